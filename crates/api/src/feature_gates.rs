@@ -44,6 +44,7 @@ const fn fixed(name: &'static str, stage: Stage) -> FeatureGate {
 }
 
 pub const INITIALIZERS: &str = "Initializers";
+pub const MUTATING_ADMISSION_POLICY: &str = "MutatingAdmissionPolicy";
 pub const ALLOW_PARSING_USER_UID_FROM_CERT_AUTH: &str = "AllowParsingUserUIDFromCertAuth";
 
 const ALL_ALPHA: &str = "AllAlpha";
@@ -73,6 +74,7 @@ pub const FEATURE_GATES: &[FeatureGate] = &[
     fixed("MatchLabelKeysInPodAffinity", Ga),
     fixed("MatchLabelKeysInPodTopologySpread", Beta),
     fixed("MultiCIDRServiceAllocator", Ga),
+    row(MUTATING_ADMISSION_POLICY, Beta, false, true),
     fixed("NFTablesProxyMode", Ga),
     fixed("NodeInclusionPolicyInPodTopologySpread", Ga),
     fixed("OrderedNamespaceDeletion", Ga),

@@ -12,9 +12,11 @@ pub mod server;
 pub mod storage;
 
 mod aggregator;
+mod audit;
 mod crd;
 mod discovery;
 mod filters;
+mod flow_control;
 mod handlers;
 mod metrics;
 mod metrics_api;

@@ -18,6 +18,7 @@ use crate::{
     ipam::{self, Ipam, Owner},
     link::{Link, Links, mac_of},
     netns, nft,
+    policy_claim::PolicyClaim,
     portmap::{self, HostPort, HostPorts},
     types::{AddResult, Attachment, Error, Interface, NetConf},
 };
@@ -108,6 +109,7 @@ async fn try_add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> 
     let namespace = netns::open(&request.netns)?
         .ok_or_else(|| Error::new(3, format!("network namespace {} does not exist", request.netns)))?;
     let (addresses, transaction) = reserve(conf, &owner)?;
+    let claim = PolicyClaim::send(request, conf, &addresses)?;
 
     let host = Links::open()?;
     let bridge = ensure_bridge(&host, conf).await?;
@@ -139,6 +141,7 @@ async fn try_add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> 
     if let Some(transaction) = transaction {
         transaction.finish()?;
     }
+    claim.wait()?;
 
     let describe = |link: &Link, sandbox: Option<&str>| Interface {
         name: link.name.clone(),

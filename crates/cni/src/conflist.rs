@@ -20,6 +20,8 @@ pub struct ConfListParams {
     pub table: String,
     /// Pods and services of the whole cluster: reached without masquerade.
     pub cluster_cidrs: Vec<IpNet>,
+    /// Where the enforcement of NetworkPolicies hears of new pods; `None` where nobody enforces them.
+    pub policy_socket: Option<PathBuf>,
 }
 
 /// Version 1.0.0, because containerd 1.6 knows no newer one.
@@ -36,6 +38,9 @@ pub fn conflist(params: &ConfListParams) -> Value {
     });
     if let Some(mtu) = params.mtu {
         plugin["mtu"] = json!(mtu);
+    }
+    if let Some(socket) = &params.policy_socket {
+        plugin["policySocket"] = json!(socket);
     }
     json!({ "cniVersion": "1.0.0", "name": params.name, "plugins": [plugin] })
 }

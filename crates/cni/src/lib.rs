@@ -14,6 +14,7 @@ mod kernel_rules;
 mod link;
 mod netns;
 mod nft;
+mod policy_claim;
 mod portmap;
 mod types;
 
@@ -63,6 +64,8 @@ pub struct Request {
     pub container_id: String,
     pub netns: String,
     pub ifname: String,
+    /// What the runtime says of the pod: `NAME=VALUE;…`.
+    pub args: String,
 }
 
 impl Request {
@@ -73,6 +76,7 @@ impl Request {
             container_id: var("CNI_CONTAINERID"),
             netns: var("CNI_NETNS"),
             ifname: var("CNI_IFNAME"),
+            args: var("CNI_ARGS"),
         }
     }
 }

@@ -76,6 +76,9 @@ pub struct NetConf {
     pub data_dir: PathBuf,
     #[serde(default)]
     pub table: String,
+    /// Where the enforcement of NetworkPolicies hears of new pods.
+    #[serde(default)]
+    pub policy_socket: Option<PathBuf>,
     #[serde(default)]
     pub runtime_config: RuntimeConfig,
     #[serde(default, rename = "cni.dev/valid-attachments")]

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use metrics::Metrics;
 use parking_lot::Mutex;
 
-use crate::{certificates::ReservedNames, cluster_dns::ClusterDns};
+use crate::{certificates::ReservedNames, cluster_dns::ClusterDns, load_balancer::LoadBalancer, volume::LocalStorage};
 
 /// The key pair that signs certificate requests.
 #[derive(Clone)]
@@ -42,6 +42,7 @@ pub struct Config {
     /// person, as upstream's.
     pub kubelet_serving_names_reserved: Option<ReservedNames>,
     pub cluster_dns: ClusterDns,
+    pub local_storage: LocalStorage,
     /// What `kube-root-ca.crt` says in every namespace. Without it the ConfigMaps are not made.
     pub root_ca_pem: Option<String>,
     /// PEM (PKCS#8) of the key that signs tokens. Without it Secrets for tokens stay empty.
@@ -56,10 +57,40 @@ pub struct Config {
     pub terminated_pod_gc_threshold: usize,
     /// Tokens in Secrets that nobody has used for so long are withdrawn, and deleted after as long again.
     pub legacy_token_clean_up_period: Duration,
+    /// Where Services of type LoadBalancer get their addresses from.
+    pub load_balancer: LoadBalancer,
+    pub horizontal_pod_autoscaler: HorizontalPodAutoscalerSettings,
     /// Where the queues are counted; clone it to show them.
     pub metrics: Metrics,
     /// What the controllers wait for before they begin; clone it to ask.
     pub caches: Caches,
+}
+
+/// Upstream's `--horizontal-pod-autoscaler-*`.
+#[derive(Debug, Clone)]
+pub struct HorizontalPodAutoscalerSettings {
+    /// How often each autoscaler is looked at.
+    pub sync_period: Duration,
+    /// No size below one that was recommended within this time, unless the autoscaler says otherwise.
+    pub downscale_stabilization: Duration,
+    /// How far the ratio of use to target may be from one.
+    pub tolerance: f64,
+    /// For how long after its start a pod's processor time may be skipped.
+    pub cpu_initialization_period: Duration,
+    /// For how long after its start a pod that turns unready counts as one that never was ready.
+    pub initial_readiness_delay: Duration,
+}
+
+impl Default for HorizontalPodAutoscalerSettings {
+    fn default() -> Self {
+        Self {
+            sync_period: Duration::from_secs(15),
+            downscale_stabilization: Duration::from_secs(300),
+            tolerance: 0.1,
+            cpu_initialization_period: Duration::from_secs(300),
+            initial_readiness_delay: Duration::from_secs(30),
+        }
+    }
 }
 
 /// The caches that the controllers of this term (as the leader) need.
@@ -90,6 +121,7 @@ impl Default for Config {
             kubelet_serving_authority: None,
             kubelet_serving_names_reserved: None,
             cluster_dns: ClusterDns::default(),
+            local_storage: LocalStorage::default(),
             root_ca_pem: None,
             service_account_key_pem: None,
             certificate_duration: Duration::from_secs(365 * 24 * 3600),
@@ -97,6 +129,8 @@ impl Default for Config {
             node_startup_grace_period: Duration::from_secs(60),
             terminated_pod_gc_threshold: 12_500,
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
+            load_balancer: LoadBalancer::default(),
+            horizontal_pod_autoscaler: HorizontalPodAutoscalerSettings::default(),
             metrics: Metrics::default(),
             caches: Caches::default(),
         }

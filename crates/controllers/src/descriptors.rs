@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use crate::{
     bootstrap, certificates, cluster_dns, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
-    endpoints, garbage_collector, job, namespace, node, replica_set, resource_quota,
+    endpoints, garbage_collector, horizontal_pod_autoscaler, job, load_balancer, namespace, node, replica_set,
+    resource_quota,
     runner::{Controller, Setup},
-    service_account, service_cidr, stateful_set, volume,
+    service_account, service_cidr, stateful_set, vertical_pod_autoscaler, volume,
 };
 
 pub struct ControllerDescriptor {
@@ -27,6 +28,9 @@ pub struct ControllerDescriptor {
 
 /// In place of a service account: as upstream, what makes the tokens of service accounts can't wait for one of its own.
 const MANAGER: &str = "";
+
+/// Its kinds are custom resources, which another installation may bring; so it is on only where it is asked for.
+pub const VERTICAL_POD_AUTOSCALER: &str = "vertical-pod-autoscaler-controller";
 
 pub const fn descriptor(
     name: &'static str,
@@ -73,14 +77,20 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     descriptor("cluster-dns-controller", "cluster-dns-controller", "cluster_dns", 1, cluster_dns::make),
     descriptor("bootstrap-signer-controller", "bootstrap-signer", "bootstrap_signer_queue", 1, bootstrap::make_signer),
     descriptor("token-cleaner-controller", "token-cleaner", "token_cleaner", 1, bootstrap::make_token_cleaner),
+    descriptor("horizontal-pod-autoscaler-controller", "horizontal-pod-autoscaler", "horizontalpodautoscaler", 5, horizontal_pod_autoscaler::make),
     descriptor("disruption-controller", "disruption-controller", "disruption", 2, disruption::make),
     descriptor("clusterrole-aggregation-controller", "clusterrole-aggregation-controller", "ClusterRoleAggregator", 1, cluster_role_aggregation::make),
     descriptor("persistentvolume-binder-controller", "persistent-volume-binder", "claims", 1, volume::make_binder),
+    descriptor("persistentvolume-attach-detach-controller", "attachdetach-controller", "attach_detach", 4, volume::make_attach_detach),
+    descriptor("persistentvolume-expander-controller", "expand-controller", "volume_expand", 1, volume::make_expander),
     descriptor("persistentvolumeclaim-protection-controller", "pvc-protection-controller", "pvcprotection", 1, volume::make_claim_protection),
     descriptor("ephemeral-volume-controller", "ephemeral-volume-controller", "ephemeral_volume", 2, volume::make_ephemeral),
     descriptor("persistentvolume-protection-controller", "pv-protection-controller", "pvprotection", 1, volume::make_volume_protection),
     descriptor("volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", "vacprotection", 1, volume::make_class_protection),
+    descriptor("service-lb-controller", "service-controller", "service", 1, load_balancer::make),
+    descriptor("local-storage-provisioner-controller", "local-storage-provisioner", "local_storage", 1, volume::make_local_storage),
     descriptor("service-cidr-controller", "service-cidrs-controller", "ipaddresses", 1, service_cidr::make),
+    ControllerDescriptor { on_by_default: false, ..descriptor(VERTICAL_POD_AUTOSCALER, "vertical-pod-autoscaler", "verticalpodautoscaler", 1, vertical_pod_autoscaler::make) },
 ];
 
 /// The names that `Config::controllers` may hold.

@@ -17,7 +17,9 @@ mod deployment;
 mod disruption;
 mod endpoints;
 mod garbage_collector;
+mod horizontal_pod_autoscaler;
 mod job;
+mod load_balancer;
 mod namespace;
 mod node;
 mod replica_set;
@@ -25,6 +27,7 @@ mod resource_quota;
 mod service_account;
 mod service_cidr;
 mod stateful_set;
+mod vertical_pod_autoscaler;
 mod volume;
 
 #[cfg(test)]
@@ -32,6 +35,8 @@ mod toy_controller;
 
 pub use certificates::ReservedNames;
 pub use cluster_dns::ClusterDns;
-pub use config::{Caches, CertificateAuthority, Config, ServiceAccountClients};
-pub use descriptors::{names, service_accounts};
+pub use config::{Caches, CertificateAuthority, Config, HorizontalPodAutoscalerSettings, ServiceAccountClients};
+pub use descriptors::{VERTICAL_POD_AUTOSCALER, names, service_accounts};
+pub use load_balancer::{LoadBalancer, address_pool::AddressRange};
 pub use runner::run;
+pub use volume::LocalStorage;

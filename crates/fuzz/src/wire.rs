@@ -32,7 +32,7 @@ pub fn cni(bytes: &[u8]) {
     }
     let mut words = text.split('\n').map(str::to_string);
     let mut word = || words.next().unwrap_or_default();
-    let request = Request { command: word(), container_id: word(), netns: word(), ifname: word() };
+    let request = Request { command: word(), container_id: word(), netns: word(), ifname: word(), args: word() };
     if request.validate().is_ok() {
         assert!(!request.container_id.contains('/') && !request.ifname.contains('/'));
     }

@@ -159,6 +159,8 @@ pub struct Config {
     pub sandbox_image: String,
     /// Holds a pod's stop signal back until Services have let go of it; without one it is sent at once.
     pub endpoint_drain: Option<Arc<dyn EndpointDrain>>,
+    /// Whether claims may be given directories of this node.
+    pub local_storage: bool,
     /// What file and flags said, for whoever asks what is in force.
     pub given: Configuration,
     /// Where the directories really are, once `directories::prepare` has looked.
@@ -259,6 +261,7 @@ impl Default for Config {
             image_verification: Verification::default(),
             sandbox_image: String::new(),
             endpoint_drain: None,
+            local_storage: false,
             given: Configuration::default(),
             resolved: None,
         }
@@ -268,6 +271,11 @@ impl Default for Config {
 impl Config {
     pub fn pods_dir(&self) -> PathBuf {
         self.resolved.as_ref().map_or_else(|| self.root_dir.join("pods"), |resolved| resolved.pods.clone())
+    }
+
+    /// The directories of local volumes are in here.
+    pub fn local_storage_dir(&self) -> PathBuf {
+        self.root_dir.join("local-storage")
     }
 
     pub fn pod_dir(&self, uid: &str) -> PathBuf {

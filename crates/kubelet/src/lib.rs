@@ -7,6 +7,7 @@
 
 pub mod config;
 pub mod configuration;
+mod csi;
 pub mod endpoint_drain;
 mod files;
 mod images;

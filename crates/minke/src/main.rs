@@ -25,6 +25,20 @@ fn main() -> ExitCode {
         file_modes::set_umask(false);
         return ExitCode::from(cni::main() as u8);
     }
+    if cli::called_as_kubectl(&called_as) {
+        return ExitCode::from(cli::main(std::env::args().skip(1).collect()));
+    }
+    // Before the flags are read: kubectl has its own, and starts in milliseconds.
+    match std::env::args().nth(1).as_deref() {
+        Some("kubectl") => return ExitCode::from(cli::main(std::env::args().skip(2).collect())),
+        // With kubectl's flags for the way to the cluster.
+        Some("why" | "timeline") => return ExitCode::from(cli::main(std::env::args().skip(1).collect())),
+        Some("top") => {
+            let arguments = std::iter::once("live-top".to_string()).chain(std::env::args().skip(2));
+            return ExitCode::from(cli::main(arguments.collect()));
+        }
+        _ => {}
+    }
     let flags = flags::Flags::parse();
     file_modes::set_umask(flags.command.runs_kubelet());
     flags.logging.start();

@@ -5,7 +5,9 @@
 
 mod applied_state;
 mod applied_state_socket;
+mod configuration;
 mod conntrack;
+mod layer2;
 mod model;
 mod nftables;
 mod pod_routes;
@@ -18,12 +20,12 @@ mod service_health;
 
 pub use applied_state::AppliedState;
 pub use applied_state_socket::{Answer, ask_applied_state, serve_applied_state};
+pub use configuration::{ConfigurationError, KubeProxyConfiguration, ProxySettings};
+pub use conntrack::ConntrackLimits;
+pub use layer2::{Layer2Config, run_layer2, withdraw_recorded};
 pub use model::{EndpointInfo, NodeConfig, PodUid, PortInfo, Protocol, ServiceInfo, SliceInfo, State};
-pub use nftables::{
-    nft_command::NftError,
-    nft_monitor::{NftEvent, NftMonitor},
-    render::{delete_tables, full_tables, transaction},
-};
+pub use netfilter::{NftError, NftEvent, NftMonitor};
+pub use nftables::render::{delete_tables, full_tables, transaction};
 pub use pod_routes::{
     ClusterRanges, NodeNetwork, Plan, PodRoutesConfig, PodRoutesError, PodRoutesMode, accepted_networks,
     apply_pod_routes, plan, pod_cidrs, run_pod_routes,

@@ -17,54 +17,24 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+pub use netfilter::Protocol;
 
 /// What is true of this node and the same for every Service.
 #[derive(Debug, Clone, Default)]
 pub struct NodeConfig {
     pub node_name: String,
-    /// Where NodePorts answer: the node's primary address of each family.
+    /// The node's own: its primary address of each family, and by what else it is known.
     pub node_addresses: Vec<IpAddr>,
+    /// Where NodePorts answer.
+    pub node_port_addresses: Vec<IpAddr>,
     /// Let NodePorts answer on 127.0.0.1 too (IPv4 only; the kernel has no such switch for IPv6).
     pub localhost_node_ports: bool,
     /// The cluster's pod networks: ClusterIP traffic from anywhere else is masqueraded. Empty: none is.
     pub pod_cidrs: Vec<IpNet>,
+    /// Masquerade all that goes to ClusterIPs, wherever it comes from.
+    pub masquerade_all: bool,
     /// Where the node is, as its labels say.
     pub zone: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
-
-impl Protocol {
-    pub fn parse(text: Option<&str>) -> Option<Self> {
-        match text {
-            None | Some("TCP" | "") => Some(Self::Tcp),
-            Some("UDP") => Some(Self::Udp),
-            Some("SCTP") => Some(Self::Sctp),
-            Some(_) => None,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Sctp => "sctp",
-        }
-    }
-
-    /// As packets say it.
-    pub fn number(self) -> u8 {
-        match self {
-            Self::Tcp => 6,
-            Self::Udp => 17,
-            Self::Sctp => 132,
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

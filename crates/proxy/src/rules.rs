@@ -9,41 +9,12 @@ use std::{
 };
 
 use ipnet::IpNet;
+pub use netfilter::Family;
 
 use crate::{
     model::{EndpointInfo, NodeConfig, PodUid, PortInfo, Protocol, ServiceInfo, State},
     ruleset::Ruleset,
 };
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    pub fn of_ip(ip: IpAddr) -> Self {
-        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-
-    /// What nftables calls it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::V4 => "ip",
-            Self::V6 => "ip6",
-        }
-    }
-
-    /// What the kernel calls it.
-    pub fn number(self) -> u8 {
-        match self {
-            Self::V4 => nix::libc::AF_INET as u8,
-            Self::V6 => nix::libc::AF_INET6 as u8,
-        }
-    }
-}
 
 /// An address under which a Service is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -315,7 +286,7 @@ impl Writer<'_> {
         self.cluster_ips();
         let mut external = self.frontends(&self.service.external_ips, self.port.port);
         if let Some(node_port) = self.port.node_port {
-            external.extend(self.frontends(&self.config.node_addresses, node_port));
+            external.extend(self.frontends(&self.config.node_port_addresses, node_port));
             if self.config.localhost_node_ports {
                 external.extend(self.frontends(&[IpAddr::V4(Ipv4Addr::LOCALHOST)], node_port));
             }

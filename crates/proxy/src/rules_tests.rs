@@ -9,7 +9,9 @@ fn config() -> NodeConfig {
     NodeConfig {
         node_name: "here".into(),
         node_addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+        node_port_addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
         localhost_node_ports: false,
+        masquerade_all: false,
         pod_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
         zone: Some("a".into()),
     }

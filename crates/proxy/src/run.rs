@@ -22,25 +22,21 @@ use k8s_openapi::api::{
     networking::v1::ServiceCIDR,
 };
 use metrics::{Family, Metrics};
+use netfilter::{Nft, NftError, NftEvent, NftMonitor, set_elements::ElementWriter};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     applied_state::AppliedState,
-    conntrack::Conntrack,
+    conntrack::{Conntrack, ConntrackLimits},
     model::{NodeConfig, PodUid, State},
-    nftables::{
-        elements::{self, ElementWriter},
-        nft_command::{Nft, NftError},
-        nft_monitor::{NftEvent, NftMonitor},
-        render, session_affinity,
-    },
+    nftables::{elements, render, session_affinity},
     proxy_health::{ProxyHealth, serve_proxy_health},
     proxy_metrics::{
         self, ENDPOINT_CHANGES, ENDPOINT_CHANGES_PENDING, FAILURES, FAMILIES, FULL_SYNC_DURATION, LAST_QUEUED,
         LAST_SYNC, PARTIAL_SYNC_DURATION, PROGRAMMING, SERVICE_CHANGES, SYNC_DURATION,
     },
-    rules::{Frontend, NO_SERVICE, service_rules},
+    rules::{Family as IpFamily, Frontend, NO_SERVICE, service_rules},
     ruleset::{Changes, Ruleset},
     service_health::ServiceHealth,
 };
@@ -55,6 +51,10 @@ pub struct ProxyConfig {
     pub healthz: Option<SocketAddr>,
     /// Where `/metrics` answers.
     pub metrics: Option<SocketAddr>,
+    /// What it shows.
+    pub registry: Metrics,
+    /// What to set of the kernel's connection tracking; `None`: nothing.
+    pub conntrack: Option<ConntrackLimits>,
 }
 
 impl ProxyConfig {
@@ -65,6 +65,8 @@ impl ProxyConfig {
             applied_state: AppliedState::default(),
             healthz: None,
             metrics: None,
+            registry: Metrics::default(),
+            conntrack: None,
         }
     }
 }
@@ -96,7 +98,7 @@ async fn run_until(
     shutdown: CancellationToken,
 ) -> Result<(), NftError> {
     let recorder = EventRecorder::new(informers.client().clone(), env.clone(), "kube-proxy", &config.node.node_name);
-    let metrics = Metrics::default();
+    let metrics = config.registry.clone();
     let proxy_health = ProxyHealth::new(env.clone(), metrics.clone());
     if let Some(address) = config.metrics {
         let served = proxy_metrics::serve(address, metrics.clone(), env.clone());
@@ -125,6 +127,9 @@ async fn run_until(
         if let Err(error) = fs::write(path, "1") {
             tracing::warn!(%error, path, "failed to allow NodePorts on 127.0.0.1");
         }
+    }
+    if let Some(limits) = &config.conntrack {
+        limits.apply();
     }
     let conntrack = Conntrack::default();
     let (ending, until) = (conntrack.clone(), shutdown.clone());
@@ -314,7 +319,7 @@ impl Proxy {
                 tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
             }
             Ok(NftEvent::Overrun) => {
-                if self.elements.find(&self.config.table).await.is_ok() {
+                if self.find().await.is_ok() {
                     return;
                 }
             }
@@ -372,7 +377,7 @@ impl Proxy {
             let text = render::full_tables(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
             let written = match monitor.suspended_during(self.nft.apply(text)).await {
                 // Nobody listened: who took it away again in the meantime went unheard.
-                Ok(()) => self.elements.find(&self.config.table).await.map_err(|e| NftError::Refused(e.to_string())),
+                Ok(()) => self.find().await.map_err(|e| NftError::Refused(e.to_string())),
                 refused => refused,
             };
             match written {
@@ -404,10 +409,15 @@ impl Proxy {
     /// Elements alone go straight to the kernel; chains and sets by way of `nft`.
     async fn write(&mut self, changes: &Changes) -> Result<(), NftError> {
         if elements::only_elements(changes) {
-            let written = self.elements.apply(changes, &self.config.table).await;
+            let written = self.elements.apply(&self.config.table, elements::lists(changes).into_iter()).await;
             return written.map_err(|error| NftError::Refused(error.to_string()));
         }
         self.nft.apply([render::transaction(changes, &self.config.table)]).await
+    }
+
+    /// Whether our tables are there.
+    async fn find(&mut self) -> std::io::Result<()> {
+        self.elements.find_chain(IpFamily::V4.number(), &self.config.table, "prerouting").await
     }
 
     fn set(&self, family: &'static Family, at: Timestamp) {

@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     apps::v1::{ReplicaSet, StatefulSet},
     core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service},
     policy::v1::PodDisruptionBudget,
-    storage::v1::{CSINode, StorageClass},
+    storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass},
 };
 
 use crate::cache::Cache;
@@ -36,6 +36,8 @@ pub struct Cluster {
     pub volumes: Objects<PersistentVolume>,
     pub storage_classes: Objects<StorageClass>,
     pub csi_nodes: Objects<CSINode>,
+    pub csi_drivers: Objects<CSIDriver>,
+    pub csi_storage_capacities: Objects<CSIStorageCapacity>,
     pub services: Objects<Service>,
     pub replica_sets: Objects<ReplicaSet>,
     pub replication_controllers: Objects<ReplicationController>,

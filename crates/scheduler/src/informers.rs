@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     apps::v1::{ReplicaSet, StatefulSet},
     core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
     policy::v1::PodDisruptionBudget,
-    storage::v1::{CSINode, StorageClass},
+    storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass},
 };
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -23,6 +23,8 @@ pub enum InformerEvent {
     Volume(Change<PersistentVolume>),
     StorageClass(Change<StorageClass>),
     CsiNode(Change<CSINode>),
+    CsiDriver(Change<CSIDriver>),
+    CsiStorageCapacity(Change<CSIStorageCapacity>),
     Service(Change<Service>),
     ReplicaSet(Change<ReplicaSet>),
     ReplicationController(Change<ReplicationController>),
@@ -39,6 +41,8 @@ macro_rules! informed_kinds {
             volumes: PersistentVolume => InformerEvent::Volume,
             storage_classes: StorageClass => InformerEvent::StorageClass,
             csi_nodes: CSINode => InformerEvent::CsiNode,
+            csi_drivers: CSIDriver => InformerEvent::CsiDriver,
+            csi_storage_capacities: CSIStorageCapacity => InformerEvent::CsiStorageCapacity,
             services: Service => InformerEvent::Service,
             replica_sets: ReplicaSet => InformerEvent::ReplicaSet,
             replication_controllers: ReplicationController => InformerEvent::ReplicationController,

@@ -305,7 +305,7 @@ async fn many_pods_fill_nodes_and_never_overfill_them() {
     assert!(used.values().all(|count| *count == 4), "{used:?}");
 }
 
-/// An extender on a port of its own: refuses node a, likes node c.
+/// An extender on a port of its own: refuses node a, likes node c, and agrees to victims on node b only.
 async fn extender() -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -319,9 +319,12 @@ async fn extender() -> String {
                 let count = stream.read(&mut buffer).await.unwrap();
                 request.extend_from_slice(&buffer[..count]);
             }
-            let body = match request.starts_with(b"POST /filter ") {
-                true => json!({"NodeNames": ["b", "c"], "FailedNodes": {"a": "not this one"}}),
-                false => json!([{"Host": "b", "Score": 1}, {"Host": "c", "Score": 10}]),
+            let text = String::from_utf8_lossy(&request);
+            let asked: Value = serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
+            let body = match text.split(' ').nth(1).unwrap() {
+                "/filter" => json!({"NodeNames": ["b", "c"], "FailedNodes": {"a": "not this one"}}),
+                "/preempt" => json!({"NodeNameToMetaVictims": {"b": asked["NodeNameToMetaVictims"]["b"]}}),
+                _ => json!([{"Host": "b", "Score": 1}, {"Host": "c", "Score": 10}]),
             };
             let body = body.to_string();
             let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -346,6 +349,47 @@ async fn extenders_refuse_and_score_nodes() {
     server.put("pods", pod("p", "100m", json!({})));
     server.until("binding", |s| node_of(s, "p").is_some()).await;
     assert_eq!(node_of(&server, "p").as_deref(), Some("c"));
+}
+
+#[tokio::test]
+async fn extenders_have_a_say_about_victims() {
+    let server = Server::new();
+    for name in ["a", "b", "c"] {
+        server.put("nodes", node(name, "1"));
+        let mut low = pod(&format!("on-{name}"), "1", json!({"nodeName": name, "priority": 0}));
+        low["metadata"]["uid"] = format!("uid-{name}").into();
+        server.put("pods", low);
+    }
+    let url = extender().await;
+    let config = format!(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nextenders:\n\
+         - {{urlPrefix: '{url}', preemptVerb: preempt, nodeCacheCapable: true}}\n"
+    );
+    start(&server, Config::from_yaml(&config).unwrap());
+    server.put("pods", pod("high", "1", json!({"priority": 1000})));
+    server.until("preemption", |s| s.get("pods", "default/on-b").is_none()).await;
+    assert_eq!(server.all("pods").len(), 3);
+}
+
+#[test]
+fn extenders_over_tls_say_whom_to_believe() {
+    let check = |rest: &str, expected: &str| {
+        let config = format!(
+            "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nextenders:\n- {{{rest}, filterVerb: f}}\n"
+        );
+        let found = Config::from_yaml(&config).map(drop).map_err(|error| error.to_string());
+        match expected {
+            "" => assert_eq!(found, Ok(()), "{rest}"),
+            expected => assert!(found.clone().is_err_and(|error| error.contains(expected)), "{rest}: {found:?}"),
+        }
+    };
+    check("urlPrefix: 'https://e'", "tlsConfig: give caFile or caData, or say insecure: true");
+    check("urlPrefix: 'http://e', enableHTTPS: true", "tlsConfig: give caFile");
+    check("urlPrefix: 'https://e', tlsConfig: {insecure: true}", "");
+    check("urlPrefix: 'https://e', tlsConfig: {insecure: true, certFile: /no/such}", "tlsConfig.certFile: /no/such");
+    check("urlPrefix: 'https://e', tlsConfig: {caData: '%'}", "tlsConfig.caData");
+    check("urlPrefix: 'https://e', tlsConfig: {verify: false}", "verify");
+    check("urlPrefix: 'ftp://e'", "must start with http:// or https://");
 }
 
 /// Not a check but a figure: `cargo test -p minke-scheduler --release -- --ignored --nocapture throughput`.

@@ -23,7 +23,7 @@ use crate::{
     Limits, Slot, Slots, accept,
     activity::{Activity, TrackedStream},
     deadlines,
-    limits::{ERROR_RESET_STREAMS_MAX, HEADER_BYTES_MAX, RESET_STREAMS_PENDING_MAX},
+    limits::{ERROR_RESET_STREAMS_MAX, RESET_STREAMS_PENDING_MAX},
 };
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -156,7 +156,7 @@ impl<H: Handler> Server<H> {
             http2
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(limits.streams_per_connection)
-                .max_header_list_size(HEADER_BYTES_MAX)
+                .max_header_list_size(limits.header_bytes)
                 .max_pending_accept_reset_streams(RESET_STREAMS_PENDING_MAX)
                 .max_local_error_reset_streams(ERROR_RESET_STREAMS_MAX)
                 .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -171,7 +171,7 @@ impl<H: Handler> Server<H> {
         } else {
             let mut http1 = conn::http1::Builder::new();
             // `deadlines` tells the wait for a request from a head that is slow; hyper's own does not.
-            http1.timer(TokioTimer::new()).header_read_timeout(None);
+            http1.timer(TokioTimer::new()).header_read_timeout(None).max_header_size(limits.header_bytes as usize);
             let connection = pin!(http1.serve_connection(stream, service).with_upgrades());
             let drain = |connection: std::pin::Pin<&mut conn::http1::UpgradeableConnection<_, _>>| {
                 connection.graceful_shutdown();

@@ -41,6 +41,8 @@ pub struct Limits {
     pub ping_interval: Duration,
     pub ping_timeout: Duration,
     pub streams_per_connection: u32,
+    /// Of a request's headers together.
+    pub header_bytes: u32,
     /// For requests under way when the listener stops.
     pub drain_timeout: Duration,
 }
@@ -57,6 +59,7 @@ impl Limits {
             ping_interval: PING_INTERVAL,
             ping_timeout: PING_TIMEOUT,
             streams_per_connection: STREAMS_PER_CONNECTION_MAX,
+            header_bytes: HEADER_BYTES_MAX,
             drain_timeout,
         }
     }
@@ -65,6 +68,12 @@ impl Limits {
     pub const API_SERVER: Self = Self::new(10_000, 2_500, Duration::from_secs(5));
     /// Each `logs -f`, `exec` and `port-forward` is a connection of the API server's.
     pub const KUBELET: Self = Self::new(2_000, 1_000, Duration::ZERO);
+    /// The way in from outside: anybody, through few addresses of load balancers at times. Headers as nginx takes them.
+    pub const INGRESS: Self = Self {
+        header_bytes: 64 << 10,
+        streams_per_connection: 128,
+        ..Self::new(20_000, 10_000, Duration::from_secs(10))
+    };
     /// Health and metrics: a few scrapers and probes.
     pub const COMPONENT: Self = Self::new(256, 64, Duration::ZERO);
 }

@@ -100,6 +100,15 @@ fn autoscaler_to_v1(autoscaler: &mut Value) {
     }
 }
 
+const DEFAULT_CPU_UTILIZATION_PERCENT: i64 = 80;
+
+fn cpu_utilization(percent: i64) -> Value {
+    json!({
+        "type": "Resource",
+        "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": percent } },
+    })
+}
+
 fn autoscaler_from_v1(autoscaler: &mut Value) {
     let mut take = |key: &str| -> Value {
         let annotations = autoscaler.get_mut("metadata").and_then(|m| m.get_mut("annotations"));
@@ -118,14 +127,12 @@ fn autoscaler_from_v1(autoscaler: &mut Value) {
         set(spec, "targetCPUUtilizationPercentage", Value::Null);
         let mut metrics: Vec<Value> =
             others.as_array().into_iter().flatten().map(|m| metric_from_v1(m, "target")).collect();
-        if let Some(percent) = percent {
-            metrics.push(json!({
-                "type": "Resource",
-                "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": percent } },
-            }));
+        metrics.extend(percent.map(cpu_utilization));
+        // The default of both versions: the stored one is not given its own defaults again.
+        if metrics.is_empty() {
+            metrics.push(cpu_utilization(DEFAULT_CPU_UTILIZATION_PERCENT));
         }
-        // Without any metric the stored version gets its own default.
-        set(spec, "metrics", if metrics.is_empty() { Value::Null } else { Value::Array(metrics) });
+        set(spec, "metrics", Value::Array(metrics));
         set(spec, "behavior", behavior);
     }
     if let Some(status) = crate::kinds::common::access::existing_mut(autoscaler, "status") {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::{
     Behavior, Plain, Resource, Scope, Subresource,
     admissionregistration::{
-        initializer_configuration::InitializerConfiguration, validating_admission_policy::ValidatingAdmissionPolicy,
+        initializer_configuration::InitializerConfiguration, mutating_admission_policy::MutatingAdmissionPolicy,
+        mutating_admission_policy_binding::MutatingAdmissionPolicyBinding,
+        validating_admission_policy::ValidatingAdmissionPolicy,
         validating_admission_policy_binding::ValidatingAdmissionPolicyBinding,
         webhook_configuration::WebhookConfiguration,
     },
@@ -55,7 +57,7 @@ use super::{
 use crate::{
     Verb,
     Verb::{Create, Delete, Get, List, Patch, Update, Watch},
-    feature_gates::INITIALIZERS,
+    feature_gates::{INITIALIZERS, MUTATING_ADMISSION_POLICY},
 };
 
 type Verbs = &'static [Verb];
@@ -204,10 +206,12 @@ const SUBRESOURCES: &[SubresourceRow] = &[
     SubresourceRow { parent: "services", name: "proxy", api_version: "v1", kind: "ServiceProxyOptions", verbs: PROXY },
 ];
 
-/// Served only with their feature gate: upstream of this version has none of them.
+/// Served only with their feature gate.
 #[rustfmt::skip]
 const GATED_ROWS: &[(&str, Row)] = &[
     (INITIALIZERS, Row { api_version: "admissionregistration.k8s.io/v1alpha1", kind: "InitializerConfiguration", plural: "initializerconfigurations", behavior: behavior::<InitializerConfiguration>, ..CLUSTER }),
+    (MUTATING_ADMISSION_POLICY, Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicy", plural: "mutatingadmissionpolicies", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicy>, ..CLUSTER }),
+    (MUTATING_ADMISSION_POLICY, Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicyBinding", plural: "mutatingadmissionpolicybindings", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicyBinding>, ..CLUSTER }),
 ];
 
 /// The rows of a feature gate.

@@ -89,6 +89,12 @@ pub fn field_set(schema: &Schema, root: TypeId, object: &Value) -> Set {
     typed::Typed { schema }.field_set(&Node::Struct(root), object)
 }
 
+/// `live` with what `config` says, by its schema; nobody comes to own anything.
+pub fn merged(schema: &Schema, root: TypeId, live: &Value, config: &Value) -> Value {
+    let merged = typed::Typed { schema }.merge(&Node::Struct(root), Some(live), Some(config));
+    merged.unwrap_or_else(|| Value::Object(Default::default()))
+}
+
 /// Whether `metadata.managedFields` can be read; admission must not leave it otherwise.
 pub fn validate(managed_fields: Option<&Value>) -> Result<(), String> {
     Managers::parse(managed_fields).map(drop)

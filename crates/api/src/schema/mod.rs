@@ -18,7 +18,8 @@ pub fn builtin() -> &'static Schema {
     &BUILTIN
 }
 
-/// The served types and the alpha, beta and retired ones besides: for reading old objects, never loaded by a server.
+/// The served types and the alpha, beta and retired ones besides: for reading old objects, and for kinds that are served only
+/// where they are turned on. Not loaded otherwise.
 pub fn with_unserved() -> &'static Schema {
     static ALL: LazyLock<Schema> =
         LazyLock::new(|| parse::parse(&[include_str!("served.table"), include_str!("unserved.table")]));

@@ -7,11 +7,18 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{pod_security, pod_security_checks::Level};
+use super::{
+    event_rate_limit, image_policy_webhook, pod_node_selector, pod_security, pod_security_checks::Level,
+    pod_toleration_restriction,
+};
 
 #[derive(Debug, Default)]
 pub struct Configuration {
     pub pod_security: pod_security::Settings,
+    pub event_rate_limit: event_rate_limit::Settings,
+    pub image_policy_webhook: Option<image_policy_webhook::Settings>,
+    pub pod_node_selector: pod_node_selector::Settings,
+    pub pod_toleration_restriction: pod_toleration_restriction::Settings,
 }
 
 #[derive(Deserialize)]
@@ -72,6 +79,20 @@ impl Configuration {
             };
             match plugin.name.as_str() {
                 "PodSecurity" => found.pod_security = pod_security(settings).map_err(attempt)?,
+                "EventRateLimit" => {
+                    found.event_rate_limit = event_rate_limit::Settings::read(settings).map_err(attempt)?;
+                }
+                "ImagePolicyWebhook" => {
+                    let read = image_policy_webhook::Settings::read(settings, folder).map_err(attempt)?;
+                    found.image_policy_webhook = Some(read);
+                }
+                "PodNodeSelector" => {
+                    found.pod_node_selector = pod_node_selector::Settings::read(settings).map_err(attempt)?;
+                }
+                "PodTolerationRestriction" => {
+                    found.pod_toleration_restriction =
+                        pod_toleration_restriction::Settings::read(settings).map_err(attempt)?;
+                }
                 _ => return Err(attempt("it takes no configuration here".into())),
             }
         }

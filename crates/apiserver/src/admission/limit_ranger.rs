@@ -77,7 +77,9 @@ impl Plugin for LimitRanger {
 fn apply_defaults(pod: &mut Value, limit: &Value) {
     let mut notes = Vec::new();
     for (list, word) in [("containers", "container"), ("initContainers", "init container")] {
-        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+        // `get_mut`, because indexing would make the list that a pod does not have.
+        let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
             let name = container["name"].as_str().unwrap_or_default().to_string();
             for (which, source, noun) in [("requests", "defaultRequest", "request"), ("limits", "default", "limit")] {
                 let mut set = Vec::new();

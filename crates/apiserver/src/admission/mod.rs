@@ -2,16 +2,27 @@
 //! Called by `registry` before every write; plugins read the cluster through `cluster::Cluster`.
 //! Mutating comes before validating; a refused request writes nothing.
 
-mod audit;
+mod always;
 mod configuration;
+mod event_rate_limit;
 mod expressions;
+mod image_policy_webhook;
 mod limit_ranger;
 mod matching;
+mod mutating_policy;
+#[cfg(test)]
+mod mutating_policy_tests;
+mod namespace_existence;
 mod namespace_lifecycle;
 mod node_restriction;
 mod permissions;
+#[cfg(test)]
+mod plugin_tests;
+mod pod_anti_affinity;
+mod pod_node_selector;
 mod pod_security;
 mod pod_security_checks;
+mod pod_toleration_restriction;
 mod pods;
 mod policy;
 #[cfg(test)]
@@ -19,6 +30,7 @@ mod policy_tests;
 mod priority;
 mod resource_quota;
 mod service_account;
+mod service_external_ips;
 mod storage_classes;
 #[cfg(test)]
 mod subresource_tests;
@@ -26,6 +38,7 @@ mod subresource_tests;
 pub mod tests;
 mod token_audience;
 pub mod type_checking;
+mod vertical_pod_autoscaler;
 #[cfg(test)]
 mod webhook_tests;
 mod webhooks;
@@ -38,14 +51,23 @@ use serde_json::Value;
 use api::{ApiError, Resource};
 
 use self::{
+    always::{AlwaysAdmit, AlwaysDeny},
     configuration::Configuration,
+    event_rate_limit::EventRateLimit,
+    image_policy_webhook::ImagePolicyWebhook,
     limit_ranger::LimitRanger,
+    mutating_policy::{Invocations, MutatingPolicies},
+    namespace_existence::{NamespaceAutoProvision, NamespaceExists},
     namespace_lifecycle::NamespaceLifecycle,
     node_restriction::NodeRestriction,
     permissions::{
-        CertificateApproval, CertificateSigning, CertificateSubjectRestriction, OwnerReferencesPermissionEnforcement,
+        CertificateApproval, CertificateSigning, CertificateSubjectRestriction, ClusterTrustBundleAttest,
+        OwnerReferencesPermissionEnforcement,
     },
+    pod_anti_affinity::LimitPodHardAntiAffinityTopology,
+    pod_node_selector::PodNodeSelector,
     pod_security::PodSecurity,
+    pod_toleration_restriction::PodTolerationRestriction,
     pods::{
         AlwaysPullImages, DefaultTolerationSeconds, ExtendedResourceToleration, PodTopologyLabels, RuntimeClass,
         TaintNodesByCondition,
@@ -54,15 +76,17 @@ use self::{
     priority::Priority,
     resource_quota::ResourceQuota,
     service_account::ServiceAccount,
+    service_external_ips::DenyServiceExternalIPs,
     storage_classes::{
         DefaultIngressClass, DefaultStorageClass, PersistentVolumeClaimResize, StorageObjectInUseProtection,
     },
+    vertical_pod_autoscaler::VerticalPodAutoscaler,
     webhooks::Webhooks,
 };
 use crate::{
     authn::User,
     authz::{self, rbac::escalation::Escalation},
-    server::config::Config,
+    server::{config::Config, loopback::Loopback},
     storage::cluster::Cluster,
 };
 
@@ -122,6 +146,11 @@ pub trait Plugin: Send + Sync {
     /// Upstream's name, as in `--enable-admission-plugins`.
     fn name(&self) -> &'static str;
 
+    /// Why it can't work as it is configured; asked of those that are on, before the server starts.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     async fn admit(&self, _attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
         Ok(())
     }
@@ -142,6 +171,7 @@ pub struct Context<'a> {
     cluster: &'a Arc<Cluster>,
     authorizer: &'a Arc<authz::Chain>,
     configuration: &'a Configuration,
+    loopback: &'a Loopback,
 }
 
 type Make = fn(&Context<'_>) -> Arc<dyn Plugin>;
@@ -149,7 +179,17 @@ type Make = fn(&Context<'_>) -> Arc<dyn Plugin>;
 /// In upstream's order; the flag says whether it is on by default. Webhooks and policies, which come after all of
 /// these but the quota, are parts of the chain itself.
 const PLUGINS: &[(Make, bool)] = &[
+    (|_| Arc::new(AlwaysAdmit), false),
+    (
+        |c| {
+            let (cluster, loopback) = (c.cluster.clone(), c.loopback.clone());
+            Arc::new(NamespaceAutoProvision { cluster, loopback })
+        },
+        false,
+    ),
     (|c| Arc::new(NamespaceLifecycle(c.cluster.clone())), true),
+    (|c| Arc::new(NamespaceExists(c.cluster.clone())), false),
+    (|_| Arc::new(LimitPodHardAntiAffinityTopology), false),
     (|c| Arc::new(LimitRanger(c.cluster.clone())), true),
     (|c| Arc::new(ServiceAccount(c.cluster.clone())), true),
     (
@@ -161,9 +201,25 @@ const PLUGINS: &[(Make, bool)] = &[
     ),
     (|_| Arc::new(TaintNodesByCondition), true),
     (|_| Arc::new(AlwaysPullImages), false),
+    (|c| Arc::new(ImagePolicyWebhook::new(&c.configuration.image_policy_webhook, &c.cluster.env)), false),
     (|c| Arc::new(PodSecurity::new(c.cluster, &c.configuration.pod_security)), true),
+    (
+        |c| {
+            let (cluster, settings) = (c.cluster.clone(), c.configuration.pod_node_selector.clone());
+            Arc::new(PodNodeSelector { cluster, settings })
+        },
+        false,
+    ),
     (|c| Arc::new(Priority(c.cluster.clone())), true),
     (|_| Arc::new(DefaultTolerationSeconds), true),
+    (
+        |c| {
+            let (cluster, settings) = (c.cluster.clone(), c.configuration.pod_toleration_restriction.clone());
+            Arc::new(PodTolerationRestriction { cluster, settings })
+        },
+        false,
+    ),
+    (|c| Arc::new(EventRateLimit::new(&c.configuration.event_rate_limit, &c.cluster.env)), false),
     (|_| Arc::new(ExtendedResourceToleration), false),
     (|c| Arc::new(DefaultStorageClass(c.cluster.clone())), true),
     (|_| Arc::new(StorageObjectInUseProtection), true),
@@ -178,22 +234,35 @@ const PLUGINS: &[(Make, bool)] = &[
     (|c| Arc::new(RuntimeClass(c.cluster.clone())), true),
     (|c| Arc::new(CertificateApproval(c.authorizer.clone())), true),
     (|c| Arc::new(CertificateSigning(c.authorizer.clone())), true),
+    (|c| Arc::new(ClusterTrustBundleAttest(c.authorizer.clone())), true),
     (|_| Arc::new(CertificateSubjectRestriction), true),
     (|c| Arc::new(DefaultIngressClass(c.cluster.clone())), true),
+    (|_| Arc::new(DenyServiceExternalIPs), false),
     (|c| Arc::new(PodTopologyLabels(c.cluster.clone())), true),
+    (|c| Arc::new(VerticalPodAutoscaler(c.cluster.clone())), false),
     (|c| Arc::new(ResourceQuota(c.cluster.clone())), true),
+    (|_| Arc::new(AlwaysDeny), false),
 ];
 
 const MUTATING_WEBHOOKS: &str = "MutatingAdmissionWebhook";
 const VALIDATING_WEBHOOKS: &str = "ValidatingAdmissionWebhook";
 const POLICIES: &str = "ValidatingAdmissionPolicy";
+const MUTATING_POLICIES: &str = api::feature_gates::MUTATING_ADMISSION_POLICY;
 const QUOTA: &str = "ResourceQuota";
 
 /// On in other clusters, absent from ours: turning them off is granted.
-const ABSENT: &[&str] = &["ClusterTrustBundleAttest", "MutatingAdmissionPolicy", "NodeDeclaredFeatureValidator"];
+const ABSENT: &[&str] = &["NodeDeclaredFeatureValidator"];
+
+/// Whether MutatingAdmissionPolicies count, and are served; beta, so off by default.
+pub fn mutates_by_policy(config: &Config) -> bool {
+    let listed = |names: &[String]| names.iter().any(|n| n == MUTATING_POLICIES);
+    let enabled = listed(&config.enable_admission_plugins) || config.feature_gates.enabled(MUTATING_POLICIES);
+    enabled && !listed(&config.disable_admission_plugins)
+}
 
 pub struct Chain {
     plugins: Vec<Arc<dyn Plugin>>,
+    mutating_policies: Option<MutatingPolicies>,
     webhooks: Webhooks,
     policies: Policies,
     cluster: Arc<Cluster>,
@@ -203,16 +272,21 @@ pub struct Chain {
 }
 
 impl Chain {
-    pub fn new(config: &Config, cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Result<Self, String> {
+    pub fn new(
+        config: &Config,
+        cluster: &Arc<Cluster>,
+        authorizer: &Arc<authz::Chain>,
+        loopback: &Loopback,
+    ) -> Result<Self, String> {
         let listed = |names: &[String], name: &str| names.iter().any(|n| n == name);
         let configuration = match &config.admission_control_config_file {
             Some(path) => Configuration::load(path)?,
             None => Configuration::default(),
         };
-        let context = Context { cluster, authorizer, configuration: &configuration };
+        let context = Context { cluster, authorizer, configuration: &configuration, loopback };
         let (enable, disable) = (&config.enable_admission_plugins, &config.disable_admission_plugins);
         let all: Vec<_> = PLUGINS.iter().map(|(make, default)| (make(&context), *default)).collect();
-        let parts = [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES];
+        let parts = [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES, MUTATING_POLICIES];
         let known = |name: &str| parts.contains(&name) || all.iter().any(|(p, _)| p.name() == name);
         if let Some(name) = enable.iter().find(|n| !known(n)) {
             return Err(format!("enable-admission-plugins plugin {name:?} is unknown"));
@@ -221,10 +295,14 @@ impl Chain {
             return Err(format!("disable-admission-plugins plugin {name:?} is unknown"));
         }
         let on = |name: &str, default: bool| (default || listed(enable, name)) && !listed(disable, name);
-        let plugins = all.into_iter().filter(|(p, default)| on(p.name(), *default)).map(|(p, _)| p);
+        let plugins: Vec<_> = all.into_iter().filter(|(p, default)| on(p.name(), *default)).map(|(p, _)| p).collect();
+        for plugin in &plugins {
+            plugin.check().map_err(|e| format!("couldn't init admission plugin {:?}: {e}", plugin.name()))?;
+        }
         let escalation = authorizer.rbac.clone().map(|rbac| Escalation { rbac, authorizer: authorizer.clone() });
         Ok(Self {
-            plugins: plugins.collect(),
+            plugins,
+            mutating_policies: mutates_by_policy(config).then(|| MutatingPolicies::new(cluster, authorizer)),
             webhooks: Webhooks::new(cluster, authorizer),
             policies: Policies::new(cluster, authorizer),
             cluster: cluster.clone(),
@@ -245,14 +323,29 @@ impl Chain {
     /// Completes the object. What webhooks change is completed once more, as upstream does.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
         self.admit_plugins(attributes).await?;
-        if self.is_on(MUTATING_WEBHOOKS) && self.webhooks.mutate(attributes).await? {
+        let mut invocations = Invocations::default();
+        let by_policy = self.mutate_by_policy(attributes, &mut invocations).await?;
+        let by_webhook = self.is_on(MUTATING_WEBHOOKS) && self.webhooks.mutate(attributes).await?;
+        if by_policy || by_webhook {
             self.admit_plugins(attributes).await?;
+            self.mutate_by_policy(attributes, &mut invocations).await?;
         }
         permissions::stamp_requester(attributes);
         expressions::check(&self.cluster.served.current(), attributes)?;
         match &self.escalation {
             Some(escalation) => escalation.check(attributes).await,
             None => Ok(()),
+        }
+    }
+
+    async fn mutate_by_policy(
+        &self,
+        attributes: &mut Attributes<'_>,
+        invocations: &mut Invocations,
+    ) -> Result<bool, ApiError> {
+        match &self.mutating_policies {
+            Some(policies) => Box::pin(policies.mutate(attributes, invocations)).await,
+            None => Ok(false),
         }
     }
 

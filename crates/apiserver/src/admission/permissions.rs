@@ -140,6 +140,46 @@ impl Plugin for CertificateApproval {
     }
 }
 
+/// Who vouches for a signer's trust anchors may attest for that signer.
+pub struct ClusterTrustBundleAttest(pub Arc<Chain>);
+
+#[async_trait]
+impl Plugin for ClusterTrustBundleAttest {
+    fn name(&self) -> &'static str {
+        "ClusterTrustBundleAttest"
+    }
+
+    fn validates(&self) -> bool {
+        true
+    }
+
+    async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let writes = matches!(a.operation, Operation::Create | Operation::Update);
+        let signer = a.object["spec"]["signerName"].as_str().unwrap_or_default();
+        if !writes || !a.is(CERTIFICATES, "clustertrustbundles") || signer.is_empty() {
+            return Ok(());
+        }
+        // Garbage collection only takes finalizers and owners away.
+        if a.operation == Operation::Update && without_gc_fields(&a.object) == without_gc_fields(&a.old) {
+            return Ok(());
+        }
+        match may_act(&self.0, a, "attest", signer).await {
+            true => Ok(()),
+            false => Err(a.forbidden(&format!("user not permitted to attest for signerName {signer:?}"))),
+        }
+    }
+}
+
+fn without_gc_fields(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion"] {
+            metadata.remove(field);
+        }
+    }
+    object
+}
+
 pub struct CertificateSigning(pub Arc<Chain>);
 
 #[async_trait]

@@ -11,10 +11,10 @@ use serde_json::Value;
 use api::{ApiError, field::ErrorList};
 
 use super::{
-    Attributes, Operation, Plugin, audit,
+    Attributes, Operation, Plugin,
     pod_security_checks::{LATEST, Level, violations},
 };
-use crate::storage::cluster::Cluster;
+use crate::{audit, storage::cluster::Cluster};
 
 pub struct PodSecurity {
     cluster: Arc<Cluster>,
@@ -50,6 +50,8 @@ pub struct Exemptions {
 }
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
+const ENFORCED: &str = "pod-security.kubernetes.io/enforce-policy";
+const EXEMPT: &str = "pod-security.kubernetes.io/exempt";
 const AUDIT: &str = "pod-security.kubernetes.io/audit-violations";
 /// A namespace's pods beyond this are not looked at when its level rises.
 const CHECKED_PODS_MAX: usize = 3000;
@@ -117,10 +119,13 @@ impl Plugin for PodSecurity {
         let exempt = &self.settings.exemptions;
         let class = spec["runtimeClassName"].as_str().unwrap_or_default();
         let listed = |list: &[String], item: &str| !item.is_empty() && list.iter().any(|i| i == item);
-        if listed(&exempt.namespaces, a.namespace)
-            || listed(&exempt.usernames, &a.user.name)
-            || listed(&exempt.runtime_classes, class)
-        {
+        let exemptions = [
+            ("namespace", listed(&exempt.namespaces, a.namespace)),
+            ("user", listed(&exempt.usernames, &a.user.name)),
+            ("runtimeClass", listed(&exempt.runtime_classes, class)),
+        ];
+        if let Some((why, _)) = exemptions.iter().find(|(_, is_exempt)| *is_exempt) {
+            audit::annotate(EXEMPT, why);
             return Ok(());
         }
         let Some(namespace) = self.cluster.get("namespaces", "", a.namespace) else { return Ok(()) };
@@ -129,8 +134,12 @@ impl Plugin for PodSecurity {
             return Ok(());
         }
         let found = |mode: &str| policy(labels, mode, &self.settings.defaults).violations(&metadata, &spec);
+        if pod {
+            let enforced = policy(labels, "enforce", &self.settings.defaults);
+            audit::annotate(ENFORCED, &format!("{}:{}", enforced.level.as_str(), enforced.version));
+        }
         if let Some(found) = found("audit") {
-            audit::annotate(a, AUDIT, &format!("would violate PodSecurity {found}"));
+            audit::annotate(AUDIT, &format!("would violate PodSecurity {found}"));
         }
         if let Some(found) = found("enforce").filter(|_| pod) {
             return Err(a.forbidden(&format!("violates PodSecurity {found}")));

@@ -92,7 +92,8 @@ impl Plugin for AlwaysPullImages {
             return Ok(());
         }
         for list in ["initContainers", "containers", "ephemeralContainers"] {
-            for container in a.object["spec"][list].as_array_mut().into_iter().flatten() {
+            let containers = a.object["spec"].get_mut(list).and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten() {
                 container["imagePullPolicy"] = "Always".into();
             }
         }

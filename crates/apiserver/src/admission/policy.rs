@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use api::{ApiError, Object, Reason, selectors::LabelSelector};
 
 use super::{
-    Attributes, audit,
+    Attributes,
     matching::{self, Conditions, Matched, Matcher},
 };
 use crate::{
-    authz,
+    audit, authz,
     cel::{self, CelError, Expression, Variables, authorizer::AuthorizerChecks},
     storage::{
         cluster::Cluster,
@@ -173,10 +173,10 @@ impl Policies {
                     self.decide(&policy, &binding, a, &shown).await
                 }
             };
-            verdict.annotations.iter().for_each(|(key, value)| audit::annotate(a, key, value));
+            verdict.annotations.iter().for_each(|(key, value)| audit::annotate(key, value));
             let acts = |wanted: &str| binding.actions.iter().any(|action| action == wanted);
             if acts("Audit") && !verdict.violations.is_empty() {
-                audit::annotate(a, FAILURE, &failures(&policy, &binding, &verdict.violations));
+                audit::annotate(FAILURE, &failures(&policy, &binding, &verdict.violations));
             }
             for violation in verdict.violations {
                 if acts("Warn") {
@@ -212,7 +212,7 @@ impl Policies {
                 verdict.violations.push(Violation { message, reason: String::new(), index });
             }
         };
-        let params = match self.params(policy, binding, a) {
+        let params = match params(&self.cluster, policy.params.as_ref(), &binding.params, a) {
             Ok(params) => params,
             Err(e) => {
                 fails(&mut verdict, 0, e);
@@ -230,7 +230,7 @@ impl Policies {
                     continue;
                 }
             }
-            let (variables, missing) = with_variables(policy, base.clone(), &mut budget);
+            let (variables, missing) = with_variables(&policy.variables, base.clone(), &mut budget);
             let explain = |error: CelError| missing.get(&error).cloned().unwrap_or(error);
             for (index, validation) in policy.validations.iter().enumerate() {
                 let expression = validation.expression.as_ref().map_err(CelError::clone);
@@ -268,48 +268,59 @@ impl Policies {
         }
         verdict
     }
+}
 
-    /// The objects the policy is evaluated with: one null for a policy without parameters.
-    fn params(&self, policy: &Policy, binding: &Binding, a: &Attributes<'_>) -> Result<Vec<Value>, String> {
-        let Some((api_version, kind)) = &policy.params else { return Ok(vec![Value::Null]) };
-        if !binding.params.is_object() {
-            return Ok(vec![Value::Null]);
-        }
-        let served = self.cluster.served.current();
-        let found = served.resources.iter().find(|r| r.kind == *kind && r.api_version() == *api_version);
-        let served = found.ok_or_else(|| {
-            format!("failed to configure binding: failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'")
-        })?;
-        let place = match (served.namespaced(), binding.params["namespace"].as_str()) {
-            (false, _) => "",
-            (true, Some(namespace)) if !namespace.is_empty() => namespace,
-            _ => a.namespace,
-        };
-        let prefix = if place.is_empty() { String::new() } else { format!("{place}/") };
-        let cache = self.cluster.cache.resource(&served.prefix);
-        let found: Vec<Value> = match binding.params["name"].as_str().filter(|n| !n.is_empty()) {
-            Some(name) => cache.get(&format!("{prefix}{name}")).map(|e| e.object.value()).into_iter().collect(),
-            None => {
-                let selector = LabelSelector::from_value(&binding.params["selector"])?;
-                let kept = cache.list(&prefix, None, 0, 0, |e| selector.matches(&e.object.meta.labels));
-                kept.entries.iter().map(|e| e.object.value()).collect()
-            }
-        };
-        if found.is_empty() && binding.params["parameterNotFoundAction"] != "Allow" {
-            return Err(
-                "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
-                    .into(),
-            );
-        }
-        Ok(found)
+/// The objects the policy is evaluated with: one null for a policy without parameters.
+pub(super) fn params(
+    cluster: &Cluster,
+    kind: Option<&(String, String)>,
+    reference: &Value,
+    a: &Attributes<'_>,
+) -> Result<Vec<Value>, String> {
+    let Some((api_version, kind)) = kind else { return Ok(vec![Value::Null]) };
+    if !reference.is_object() {
+        return Ok(vec![Value::Null]);
     }
+    let served = cluster.served.current();
+    let found = served.resources.iter().find(|r| r.kind == *kind && r.api_version() == *api_version);
+    let served = found.ok_or_else(|| {
+        format!(
+            "failed to configure binding: failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'"
+        )
+    })?;
+    let place = match (served.namespaced(), reference["namespace"].as_str()) {
+        (false, _) => "",
+        (true, Some(namespace)) if !namespace.is_empty() => namespace,
+        _ => a.namespace,
+    };
+    let prefix = if place.is_empty() { String::new() } else { format!("{place}/") };
+    let cache = cluster.cache.resource(&served.prefix);
+    let found: Vec<Value> = match reference["name"].as_str().filter(|n| !n.is_empty()) {
+        Some(name) => cache.get(&format!("{prefix}{name}")).map(|e| e.object.value()).into_iter().collect(),
+        None => {
+            let selector = LabelSelector::from_value(&reference["selector"])?;
+            let kept = cache.list(&prefix, None, 0, 0, |e| selector.matches(&e.object.meta.labels));
+            kept.entries.iter().map(|e| e.object.value()).collect()
+        }
+    };
+    if found.is_empty() && reference["parameterNotFoundAction"] != "Allow" {
+        return Err(
+            "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
+                .into(),
+        );
+    }
+    Ok(found)
 }
 
 /// Adds `variables.NAME`, each of which may name those before it. One that fails is missing, so that only those who
 /// use it fail; what they then say is given with what should be said instead.
-fn with_variables(policy: &Policy, mut base: Variables, budget: &mut u64) -> (Variables, HashMap<CelError, CelError>) {
+pub(super) fn with_variables(
+    declared: &[(String, Result<Expression, CelError>)],
+    mut base: Variables,
+    budget: &mut u64,
+) -> (Variables, HashMap<CelError, CelError>) {
     let (mut known, mut missing) = (Vec::new(), HashMap::new());
-    for (name, expression) in &policy.variables {
+    for (name, expression) in declared {
         base.set_value("variables", cel::map(known.clone()));
         let expression = expression.as_ref().map_err(CelError::clone);
         let value = expression.and_then(|e| {

@@ -105,7 +105,9 @@ fn mount_token(spec: &mut Value, suffix: &str) {
     let volume = known.clone().unwrap_or_else(|| format!("{VOLUME_PREFIX}{suffix}"));
     let mut used = false;
     for list in ["initContainers", "containers"] {
-        for container in spec[list].as_array_mut().into_iter().flatten() {
+        // `get_mut`, because indexing would make the list that a pod does not have.
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
             let mounts = container["volumeMounts"].as_array();
             if mounts.is_some_and(|m| m.iter().any(|m| m["mountPath"] == MOUNT_PATH)) {
                 continue;

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use api::{ApiError, Object, Reason, Resource};
 
 use super::{
-    Attributes, audit,
+    Attributes,
     matching::{self, Conditions, Matched, Matcher},
 };
 use crate::{
-    authz,
+    audit, authz,
     cel::authorizer::AuthorizerChecks,
     discovery::served::Served,
     handlers::{codec, negotiate::Media},
@@ -29,6 +29,8 @@ use crate::{
 /// One webhook of a configuration.
 pub struct Webhook {
     name: String,
+    /// The name of the object it is in.
+    configuration: String,
     matcher: Result<Matcher, String>,
     conditions: Conditions,
     client: Value,
@@ -40,11 +42,12 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    fn new(value: &Value) -> Self {
+    fn new(configuration: &str, value: &Value) -> Self {
         let text = |field: &str| value[field].as_str().unwrap_or_default();
         let versions = value["admissionReviewVersions"].as_array();
         Self {
             name: text("name").to_string(),
+            configuration: configuration.to_string(),
             matcher: Matcher::new(value),
             conditions: Conditions::new(&value["matchConditions"]),
             client: value["clientConfig"].clone(),
@@ -72,7 +75,9 @@ impl Index for Configured {
         match (old, new) {
             (_, Some(object)) => {
                 let list = object.value()["webhooks"].as_array().cloned().unwrap_or_default();
-                webhooks.insert(object.meta.name.clone(), list.iter().map(|w| Arc::new(Webhook::new(w))).collect());
+                let name = object.meta.name.clone();
+                let list = list.iter().map(|w| Arc::new(Webhook::new(&name, w))).collect();
+                webhooks.insert(name, list);
             }
             (Some(object), None) => drop(webhooks.remove(&object.meta.name)),
             (None, None) => {}
@@ -119,25 +124,26 @@ impl Webhooks {
 
     async fn change_in_turn(&self, webhooks: Vec<Arc<Webhook>>, a: &mut Attributes<'_>) -> Result<bool, ApiError> {
         let before = a.object.clone();
-        let mut left: Vec<(Arc<Webhook>, Value)> = Vec::new();
-        for webhook in webhooks {
-            if Box::pin(self.change(&webhook, a)).await? && webhook.reinvoke {
-                left.push((webhook, a.object.clone()));
+        let mut left: Vec<(usize, Arc<Webhook>, Value)> = Vec::new();
+        for (index, webhook) in webhooks.into_iter().enumerate() {
+            if Box::pin(self.change(&webhook, a, (0, index))).await? && webhook.reinvoke {
+                left.push((index, webhook, a.object.clone()));
             }
         }
-        for (webhook, seen) in left {
+        for (index, webhook, seen) in left {
             if a.object != seen {
-                Box::pin(self.change(&webhook, a)).await?;
+                Box::pin(self.change(&webhook, a, (1, index))).await?;
             }
         }
         Ok(a.object != before)
     }
 
-    /// Whether the webhook was asked.
-    async fn change(&self, webhook: &Webhook, a: &mut Attributes<'_>) -> Result<bool, ApiError> {
-        let Some(answer) = self.ask(webhook, a).await? else { return Ok(false) };
+    /// Whether the webhook was asked. `place`: which round it is, and which webhook of it, for the record.
+    async fn change(&self, webhook: &Webhook, a: &mut Attributes<'_>, place: (usize, usize)) -> Result<bool, ApiError> {
+        let Some(answer) = self.ask(webhook, a, ("mutating", place)).await? else { return Ok(false) };
         a.warnings.extend(answer.warnings);
         let patch = answer.verdict?.filter(|_| a.object.is_object());
+        note_mutation(webhook, place, patch.as_deref());
         match (patch, &answer.seen) {
             (None, _) => {}
             (Some(patch), None) => a.object = self.decoded(a.resource, patched(webhook, &a.object, &patch)?)?,
@@ -174,7 +180,9 @@ impl Webhooks {
             return Ok(());
         }
         let shown = &*a;
-        let asked = Box::pin(join_all(webhooks.iter().map(|w| self.ask(w, shown))));
+        let asked = webhooks.iter().enumerate();
+        let asked = asked.map(|(index, webhook)| self.ask(webhook, shown, ("validating", (0, index))));
+        let asked = Box::pin(join_all(asked));
         let answers = in_webhooks(&self.cluster.env, asked).await;
         let mut refused = None;
         for answer in answers {
@@ -193,7 +201,12 @@ impl Webhooks {
     }
 
     /// `None`: it was not to be asked, or it failed and that does not matter.
-    async fn ask(&self, webhook: &Webhook, a: &Attributes<'_>) -> Result<Option<Answer>, ApiError> {
+    async fn ask(
+        &self,
+        webhook: &Webhook,
+        a: &Attributes<'_>,
+        (kind, (round, index)): (&str, (usize, usize)),
+    ) -> Result<Option<Answer>, ApiError> {
         let name = &webhook.name;
         let matched = match &webhook.matcher {
             Ok(matcher) => matcher.matches(&self.cluster, a, false),
@@ -222,6 +235,8 @@ impl Webhooks {
             Ok(answer) => Ok(Some(Answer { seen: version.clone(), ..answer })),
             Err(e) if webhook.ignores_failure => {
                 tracing::warn!(webhook = name, error = e, "failed calling webhook, failing open");
+                let key = format!("failed-open.{kind}.webhook.admission.k8s.io/round_{round}_index_{index}");
+                audit::annotate(&key, name);
                 Ok(None)
             }
             Err(e) => Err(ApiError::internal(format!("failed calling webhook {name:?}: {e}"))),
@@ -268,9 +283,26 @@ impl Webhooks {
             ));
         }
         for (key, value) in answer["response"]["auditAnnotations"].as_object().into_iter().flatten() {
-            audit::annotate(a, &format!("{}/{key}", webhook.name), value.as_str().unwrap_or_default());
+            audit::annotate(&format!("{}/{key}", webhook.name), value.as_str().unwrap_or_default());
         }
         read(&webhook.name, &answer["response"], &uid)
+    }
+}
+
+/// Says in the record what a webhook did to the object; what exactly only where the object itself is recorded.
+fn note_mutation(webhook: &Webhook, (round, index): (usize, usize), patch: Option<&[u8]>) {
+    let Some(record) = audit::current() else { return };
+    let patch: Option<Value> = patch.and_then(|patch| serde_json::from_slice(patch).ok());
+    let patch = patch.filter(|patch| patch.as_array().is_some_and(|steps| !steps.is_empty()));
+    let place = format!("round_{round}_index_{index}");
+    let [configuration, name] = [&webhook.configuration, &webhook.name].map(|text| json!(text));
+    let value = format!("{{\"configuration\":{configuration},\"webhook\":{name},\"mutated\":{}}}", patch.is_some());
+    audit::annotate(&format!("mutation.webhook.admission.k8s.io/{place}"), &value);
+    if let Some(patch) = patch.filter(|_| record.level() >= audit::Level::Request) {
+        let value = format!(
+            "{{\"configuration\":{configuration},\"webhook\":{name},\"patch\":{patch},\"patchType\":\"JSONPatch\"}}"
+        );
+        audit::annotate(&format!("patch.webhook.admission.k8s.io/{place}"), &value);
     }
 }
 

@@ -434,6 +434,7 @@ async fn no_secret_reaches_a_log() {
 async fn too_many_at_once_are_told_to_come_back() {
     let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
     config.limits.requests_in_flight = 0;
+    config.limits.priority_and_fairness = false;
     let env = Env::real();
     let store = Arc::new(store::MemoryStore::new(env.clone()));
     let server = ApiServer::new(config, store, env).await.unwrap();

@@ -7,7 +7,10 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use api::{Object, Verb, selectors::FieldSelector};
+use api::{
+    Object, Verb, local_storage,
+    selectors::{FieldSelector, LabelSelector, Operator, Requirement},
+};
 
 use super::{
     Attributes, Authorizer, Decision, Rules,
@@ -43,6 +46,7 @@ enum Kind {
     ServiceAccount,
     ResourceClaim,
     Attachment,
+    LocalVolume,
     ResourceSlice,
 }
 
@@ -111,6 +115,9 @@ impl Graph {
 
     fn volume(&mut self, new: bool, object: &Object) {
         let value = object.value();
+        if let Some(node) = local_storage::node_of(&value) {
+            self.count(new, Kind::LocalVolume, object.meta.name.clone(), node);
+        }
         let claim = &value["spec"]["claimRef"];
         let (Some(namespace), Some(name)) = (claim["namespace"].as_str(), claim["name"].as_str()) else { return };
         let volume = object.meta.name.clone();
@@ -247,7 +254,9 @@ impl NodeAuthorizer {
             ("", "persistentvolumeclaims") => self.get(node, Kind::Claim, a),
             ("", "persistentvolumes") => match (&a.verb, a.subresource.as_str()) {
                 (Verb::Get, "") if self.graph.read().reaches_volume(node, &a.name) => yes(),
-                (Verb::Get, "") => unrelated(node),
+                // Which change is for NodeRestriction to check.
+                (Verb::Get | Verb::Patch | Verb::Update, "") => self.related(node, Kind::LocalVolume, a),
+                (Verb::List | Verb::Watch, "") if selects_label(a, local_storage::NODE_LABEL, node) => yes(),
                 (Verb::Get, _) => no("cannot get subresource"),
                 _ => no("can only get individual resources of this type"),
             },
@@ -357,6 +366,15 @@ fn unrelated(node: &str) -> Decision {
 /// Whether nothing but objects with this value is asked for, read as the handler will read it.
 fn selects(a: &Attributes, field: &str, value: &str) -> bool {
     FieldSelector::parse(&a.field_selector).is_ok_and(|fields| fields.exact(field) == Some(value))
+}
+
+/// The same for a label.
+fn selects_label(a: &Attributes, label: &str, value: &str) -> bool {
+    let requires = |requirement: &Requirement| {
+        let exact = matches!(requirement.operator, Operator::Equals | Operator::DoubleEquals | Operator::In);
+        exact && requirement.key == label && requirement.values == [value]
+    };
+    LabelSelector::parse(&a.label_selector).is_ok_and(|labels| labels.requirements().iter().any(requires))
 }
 
 fn lease(node: &str, a: &Attributes) -> Decision {

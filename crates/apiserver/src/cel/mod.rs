@@ -11,6 +11,7 @@ pub mod types;
 mod checker;
 mod functions;
 mod metering;
+mod mutations;
 mod nesting;
 mod optionals;
 mod traversal;
@@ -28,12 +29,12 @@ use kube_cel::{
 };
 use serde_json::Value;
 
-pub use self::error::CelError;
 use self::{
     cost_estimate::{CostEstimator, DeclType},
     traversal::children_mut,
     types::Type,
 };
+pub use self::{error::CelError, mutations::to_json};
 use crate::server::blocking::off_worker;
 
 /// What evaluating one expression may cost.
@@ -55,11 +56,21 @@ pub struct Expression {
 
 impl Expression {
     pub fn compile(source: &str) -> Result<Self, CelError> {
+        Self::compile_with(source, |_| {})
+    }
+
+    /// One that makes an object or a patch.
+    pub fn compile_mutation(source: &str) -> Result<Self, CelError> {
+        Self::compile_with(source, mutations::expand)
+    }
+
+    fn compile_with(source: &str, expand: impl FnOnce(&mut IdedExpr)) -> Result<Self, CelError> {
         nesting::check(source)?;
         // The parser is generated code that has panicked on odd input before; an expression must not end the server.
         let parsed = std::panic::catch_unwind(|| Parser::new().enable_optional_syntax(true).parse(source));
         let parsed = parsed.map_err(|_| CelError::Compilation("the expression cannot be parsed".into()))?;
         let mut parsed = parsed.map_err(|e| CelError::Compilation(format!("compilation failed: {e}")))?;
+        expand(&mut parsed);
         if let Some(name) = message_type(&mut parsed) {
             let text = format!("compilation failed: undeclared reference to '{name}' (in container '')");
             return Err(CelError::Compilation(text));

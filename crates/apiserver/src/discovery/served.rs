@@ -118,8 +118,12 @@ impl ServedResources {
     /// The built-in resources and those of feature gates, as far as they are to be `shown`, and the custom ones.
     pub fn of(gated: Vec<Arc<Resource>>, shown: impl Fn(&Resource) -> bool) -> Self {
         let schema = crate::handlers::codec::builtin_schema();
-        let all = api::kinds::builtin().iter().chain(&gated).map(|r| Arc::new(builtin_row(r, &schema)));
-        let (builtin, hidden): (Vec<_>, Vec<_>) = all.partition(|served| shown(&served.resource));
+        let mut all: Vec<_> = api::kinds::builtin().iter().map(|r| Arc::new(builtin_row(r, &schema))).collect();
+        if !gated.is_empty() {
+            let schema = SchemaRef::Builtin(api::schema::with_unserved());
+            all.extend(gated.iter().map(|r| Arc::new(builtin_row(r, &schema))));
+        }
+        let (builtin, hidden): (Vec<_>, Vec<_>) = all.into_iter().partition(|served| shown(&served.resource));
         let set = Set::new(builtin.clone(), HashMap::new(), 1);
         Self { builtin, hidden, current: RwLock::new(Arc::new(set)) }
     }

@@ -1,12 +1,16 @@
 //! How many requests are handled at once, and how many bytes of their bodies are held.
-//! Asked by `pipeline`; the limits are `--max-requests-inflight` and `--max-mutating-requests-inflight`.
+//! Asked by `pipeline`; the limits are `--max-requests-inflight` and `--max-mutating-requests-inflight`. Without
+//! `--enable-priority-and-fairness=false` they are those of `flow_control`, and only bodies are limited here.
 //! Heartbeats of nodes and leader election find a place that nobody else can take.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use api::{ApiError, Verb};
 
 use crate::{
+    flow_control::too_many,
     request::{call::Call, request_info::RequestInfo},
     server::config::Limits,
 };
@@ -41,6 +45,17 @@ pub struct InFlight {
     reads: Places,
     writes: Places,
     body_bytes: Places,
+    /// Reads and writes that are limited elsewhere.
+    counted: [AtomicUsize; 2],
+}
+
+/// A request that is limited elsewhere; counted until it is dropped.
+pub struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Held while a request is handled; `None` for those that are not limited.
@@ -52,7 +67,14 @@ impl InFlight {
             reads: Places::new(limits.requests_in_flight),
             writes: Places::new(limits.mutating_requests_in_flight),
             body_bytes: Places::new(limits.body_bytes_in_flight),
+            counted: Default::default(),
         }
+    }
+
+    pub fn count(&self, call: &Call) -> Counted<'_> {
+        let count = &self.counted[usize::from(call.info.is_mutating())];
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
     }
 
     /// A place to be handled in. Long-running requests are counted apart; the process's own, administrators' and probes
@@ -77,7 +99,8 @@ impl InFlight {
 
     /// Reads and writes that are being handled.
     pub fn in_use(&self) -> [usize; 2] {
-        [self.reads.in_use(), self.writes.in_use()]
+        let counted = |kind: usize| self.counted[kind].load(Ordering::Relaxed);
+        [self.reads.in_use() + counted(0), self.writes.in_use() + counted(1)]
     }
 }
 
@@ -99,10 +122,6 @@ impl BodyBudget<'_> {
         }
         if self.0.is_empty() { Ok(()) } else { Err(too_many()) }
     }
-}
-
-fn too_many() -> ApiError {
-    ApiError::too_many_requests("Too many requests, please try again later.", 1)
 }
 
 fn is_exempt(call: &Call) -> bool {

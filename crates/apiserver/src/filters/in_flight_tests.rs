@@ -25,6 +25,7 @@ async fn server(change: impl FnOnce(&mut Config)) -> Arc<ApiServer> {
     let mut config = Config::in_process(KeyPair::generate().unwrap().serialize_pem());
     config.authentication.token_file = Some(tokens);
     config.authorization_modes = vec!["AlwaysAllow".into()];
+    config.limits.priority_and_fairness = false;
     change(&mut config);
     let env = Env::real();
     ApiServer::new(config, Arc::new(store::MemoryStore::new(env.clone())), env).await.unwrap()

@@ -19,6 +19,7 @@ use api::{ApiError, Object, WatchEvent, WatchKind, codec::protobuf};
 use env::Env;
 
 use crate::{
+    audit,
     discovery::served::Served,
     filters::gzip,
     handlers::{
@@ -71,6 +72,18 @@ impl ObjectStream {
     pub fn take(&self) -> Option<EventStream> {
         self.0.lock().take()
     }
+
+    /// Something that lives as long as the events do.
+    pub fn keep(&self, companion: impl Send + 'static) {
+        let mut stream = self.0.lock();
+        *stream = stream.take().map(|events| {
+            let with = events.map(move |event| {
+                let _ = &companion;
+                event
+            });
+            with.boxed()
+        });
+    }
 }
 
 /// The size of an answer that goes out in pieces, as a response extension.
@@ -78,6 +91,7 @@ impl ObjectStream {
 pub struct TotalBytes(pub u64);
 
 pub fn reply(call: &Call, env: &Env, metrics: &Metrics, reply: Result<Reply, ApiError>) -> Response<Body> {
+    reply.iter().for_each(note);
     let response = reply.and_then(|reply| match reply {
         Reply::Object(status, served, object) => object_reply(call, env, status, &served, object),
         Reply::Value(status, value) => {
@@ -98,12 +112,28 @@ pub fn reply(call: &Call, env: &Env, metrics: &Metrics, reply: Result<Reply, Api
     response
 }
 
+/// Tells the record of this request what it is answered with.
+fn note(reply: &Reply) {
+    match reply {
+        Reply::Object(_, _, object) => audit::response_object(object),
+        Reply::Value(_, value) => audit::response_value(value),
+        Reply::List(list) => audit::response_list(|| {
+            let served = &list.served;
+            let items: Vec<Value> = list.objects.iter().map(|o| served.list_item(o.value())).collect();
+            json!({ "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": list_metadata(list),
+                "items": items })
+        }),
+        Reply::Watch(..) | Reply::Raw(_) => {}
+    }
+}
+
 fn warning(text: &str) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() || !c.is_ascii() { ' ' } else { c }).collect();
     format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 pub fn error(call: &Call, error: &ApiError) -> Response<Body> {
+    audit::response_error(error);
     let output = call.output(Forms::PLAIN).unwrap_or(Output::BY_HAND);
     error_response(error, output)
 }

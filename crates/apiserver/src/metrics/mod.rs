@@ -17,6 +17,8 @@ use env::Env;
 
 use crate::{
     aggregator,
+    audit::AuditMetrics,
+    flow_control::FlowControl,
     handlers::respond::content_response,
     request::body::Body,
     storage,
@@ -47,6 +49,7 @@ pub fn feature_gates(gates: &FeatureGates) -> ::metrics::Metrics {
 pub struct Metrics {
     pub requests: Requests,
     pub operations: Arc<Operations>,
+    pub audit: Arc<AuditMetrics>,
     dropped: Mutex<[u64; 2]>,
     /// What other parts of this process count.
     others: Mutex<Vec<::metrics::Metrics>>,
@@ -83,7 +86,13 @@ impl Metrics {
     }
 
     /// `in_flight`: reads and writes being handled right now; `stored`: bytes on disk.
-    pub fn render(&self, cluster: &Cluster, in_flight: [usize; 2], stored: u64) -> Response<Body> {
+    pub fn render(
+        &self,
+        cluster: &Cluster,
+        in_flight: [usize; 2],
+        flow_control: Option<&FlowControl>,
+        stored: u64,
+    ) -> Response<Body> {
         let mut out = Text::default();
         self.requests.render(&mut out);
         let kinds = ["readOnly", "mutating"];
@@ -96,7 +105,11 @@ impl Metrics {
         for (kind, count) in kinds.iter().zip(in_flight) {
             family.sample(&[("request_kind", kind)], count);
         }
+        if let Some(flow_control) = flow_control {
+            flow_control.render(&mut out);
+        }
         self.operations.render(&mut out);
+        self.audit.render(&mut out);
         let mut family = out.family("apiserver_storage_size_bytes", "gauge", "What the store takes on disk.");
         family.sample(&[("storage_cluster_id", "etcd-0")], stored);
         render_resources(&mut out, &cluster.cache.figures());

@@ -45,13 +45,14 @@ const WINDOW_MIN: Duration = Duration::from_secs(1);
 const WINDOW_MAX: Duration = Duration::from_secs(120);
 const KUBELET_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The last two pages of each node.
+/// The last pages of each node.
 #[derive(Default)]
 pub struct MetricsApi(Mutex<HashMap<String, CachedSamples>>);
 
 #[derive(Clone)]
 struct CachedSamples {
-    earlier: Option<Arc<Sample>>,
+    /// One, or two where the older one says nothing about pods that have just become ready. Oldest first.
+    earlier: Vec<Arc<Sample>>,
     latest: Arc<Sample>,
     /// When `latest` was read, on the monotonic clock.
     at: Duration,
@@ -130,6 +131,15 @@ fn is_running(pod: &Object) -> bool {
     pod.value()["status"]["phase"] == "Running"
 }
 
+/// When a pod became ready, in Unix time.
+fn ready_since(pod: &Object) -> Option<f64> {
+    let value = pod.value();
+    let mut conditions = value["status"]["conditions"].as_array()?.iter();
+    let ready = conditions.find(|c| c["type"] == "Ready" && c["status"] == "True")?;
+    let at: Timestamp = ready["lastTransitionTime"].as_str()?.parse().ok()?;
+    Some(at.as_second() as f64)
+}
+
 /// The metrics of those nodes or pods that have any. Nodes are asked side by side.
 async fn measure(server: &ApiServer, call: &Call, objects: Vec<Arc<Object>>) -> Vec<Value> {
     let pods = call.info.resource == "pods";
@@ -142,7 +152,9 @@ async fn measure(server: &ApiServer, call: &Call, objects: Vec<Arc<Object>>) -> 
         by_node.entry(node).or_default().push(object);
     }
     let asked = by_node.into_iter().map(|(node, objects)| async move {
-        let Some(kept) = server.metrics_api.current(server, &node).await else { return Vec::new() };
+        let ready = objects.iter().filter(|_| pods).filter_map(|object| ready_since(object));
+        let youngest = ready.max_by(f64::total_cmp);
+        let Some(kept) = server.metrics_api.current(server, &node, youngest).await else { return Vec::new() };
         let metrics = |object: &Arc<Object>| match pods {
             true => pod_metrics(object, &kept),
             false => node_metrics(object, &kept),
@@ -156,27 +168,33 @@ async fn measure(server: &ApiServer, call: &Call, objects: Vec<Arc<Object>>) -> 
 }
 
 impl MetricsApi {
-    /// Two readings of a node, the later one fresh. `None`: the node does not answer.
-    async fn current(&self, server: &ApiServer, node: &str) -> Option<CachedSamples> {
+    /// Readings of a node, the last one fresh. `None`: the node does not answer.
+    /// A pod that became ready after the reading before is measured over a second of its own: what it did while it
+    /// started would mislead an autoscaler, and waiting for the next question would keep it from deciding.
+    async fn current(&self, server: &ApiServer, node: &str, youngest: Option<f64>) -> Option<CachedSamples> {
         let env = &server.cluster.env;
         let (kept, now) = (self.0.lock().get(node).cloned(), env.monotonic());
         let age = kept.as_ref().map_or(Duration::MAX, |k| now.saturating_sub(k.at));
+        let covers = |sample: &Sample| youngest.is_none_or(|ready| sample.at >= ready);
         let earlier = match kept {
-            Some(kept) if age < SAMPLE_TTL && kept.earlier.is_some() => return Some(kept),
-            Some(kept) if age < WINDOW_MAX => {
-                env.sleep(WINDOW_MIN.saturating_sub(age)).await;
-                kept.latest
+            Some(kept) if age < SAMPLE_TTL && kept.earlier.last().is_some_and(|sample| covers(sample)) => {
+                return Some(kept);
             }
-            _ => {
-                let first = self.read(server, node, None).await?.latest;
+            Some(kept) if age < WINDOW_MAX && covers(&kept.latest) => {
+                env.sleep(WINDOW_MIN.saturating_sub(age)).await;
+                let longer = kept.earlier.last().filter(|_| age < SAMPLE_TTL);
+                longer.cloned().into_iter().chain([kept.latest]).collect()
+            }
+            kept => {
+                let first = self.read(server, node, Vec::new()).await?.latest;
                 env.sleep(WINDOW_MIN).await;
-                first
+                kept.filter(|_| age < WINDOW_MAX).map(|kept| kept.latest).into_iter().chain([first]).collect()
             }
         };
-        self.read(server, node, Some(earlier)).await
+        self.read(server, node, earlier).await
     }
 
-    async fn read(&self, server: &ApiServer, node: &str, earlier: Option<Arc<Sample>>) -> Option<CachedSamples> {
+    async fn read(&self, server: &ApiServer, node: &str, earlier: Vec<Arc<Sample>>) -> Option<CachedSamples> {
         let env = &server.cluster.env;
         let (host, port) = server.registry.node_address(node).ok()?;
         let target = Target::kubelet(host, port, "/metrics/resource".into());
@@ -220,7 +238,7 @@ fn head(object: &Object, kind: &str, used: &ResourceUsage) -> Value {
 }
 
 fn node_metrics(node: &Object, kept: &CachedSamples) -> Option<Value> {
-    let earlier = kept.earlier.as_ref().and_then(|e| e.node.as_ref());
+    let earlier = kept.earlier.first().and_then(|e| e.node.as_ref());
     let used = kept.latest.node?.since(earlier)?;
     let mut metrics = head(node, "NodeMetrics", &used);
     metrics["usage"] = usage(&used);
@@ -231,9 +249,14 @@ fn node_metrics(node: &Object, kept: &CachedSamples) -> Option<Value> {
 fn pod_metrics(pod: &Object, kept: &CachedSamples) -> Option<Value> {
     let namespace = pod.meta.namespace.as_deref()?;
     let containers = kept.latest.containers(namespace, &pod.meta.name)?;
-    let before = kept.earlier.as_ref().and_then(|e| e.containers(namespace, &pod.meta.name));
-    let used =
-        |(name, reading): (&String, &Reading)| Some((name.clone(), reading.since(before.and_then(|b| b.get(name)))?));
+    let ready = ready_since(pod).unwrap_or(f64::MIN);
+    let of = |sample: &Arc<Sample>, name: &str| sample.containers(namespace, &pod.meta.name)?.get(name).copied();
+    let used = |(name, reading): (&String, &Reading)| {
+        // Over as long as possible, but not over the time before it was ready.
+        let mut before = kept.earlier.iter().filter_map(|sample| of(sample, name));
+        let since = before.clone().find(|earlier| earlier.at >= ready).or_else(|| before.next_back());
+        Some((name.clone(), reading.since(since.as_ref())?))
+    };
     let used: Vec<(String, ResourceUsage)> = containers.iter().map(used).collect::<Option<_>>()?;
     let oldest = used.iter().map(|(_, u)| u).min_by(|a, b| a.at.total_cmp(&b.at))?;
     let mut metrics = head(pod, "PodMetrics", oldest);
@@ -317,6 +340,31 @@ fn row(item: Value, include: Include, version: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn young_pods_are_measured_over_their_own_time() {
+        let page = |seconds: u64, cpu: f64| {
+            let of = |pod: &str| {
+                format!("container_cpu_usage_seconds_total{{container=\"c\",namespace=\"n\",pod=\"{pod}\"}} {cpu}\n")
+            };
+            Arc::new(Sample::parse(&format!("{}{}", of("old"), of("young")), seconds as f64))
+        };
+        let kept = CachedSamples {
+            earlier: vec![page(100, 1.0), page(114, 15.0)],
+            latest: page(115, 16.0),
+            at: Duration::ZERO,
+        };
+        let check = |name: &str, ready: &str, expected: (&str, &str)| {
+            let condition = json!({ "type": "Ready", "status": "True", "lastTransitionTime": ready });
+            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "n" },
+                "status": { "conditions": [condition] } });
+            let found = pod_metrics(&Object::from_value(&pod).unwrap(), &kept).unwrap();
+            let cpu = found["containers"][0]["usage"]["cpu"].as_str().unwrap();
+            assert_eq!((found["window"].as_str().unwrap(), cpu), expected, "{name}");
+        };
+        check("old", "1970-01-01T00:00:10Z", ("15s", "1"));
+        check("young", "1970-01-01T00:01:51Z", ("1s", "1"));
+    }
 
     #[test]
     fn durations_and_rows_are_as_clients_print_them() {

@@ -51,6 +51,8 @@ impl Reading {
 /// One page.
 #[derive(Debug, Default)]
 pub struct Sample {
+    /// When it was read, in Unix time.
+    pub at: f64,
     pub node: Option<Reading>,
     /// By namespace and pod, then by container.
     pods: HashMap<(String, String), BTreeMap<String, Reading>>,
@@ -59,7 +61,7 @@ pub struct Sample {
 impl Sample {
     /// `now` stands in for samples without a time of their own.
     pub fn parse(text: &str, now: f64) -> Self {
-        let mut sample = Self::default();
+        let mut sample = Self { at: now, ..Self::default() };
         let mut node = Reading { at: now, ..Reading::default() };
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some(metric) = Metric::parse(line) else { continue };

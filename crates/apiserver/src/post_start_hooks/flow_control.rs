@@ -1,6 +1,5 @@
-//! Keeps the priority levels and flow schemas that every cluster has, and says which schemas name a level that is not
-//! there. The limits that hold today are the two in `pipeline`; queuing by these objects has its place where `pipeline`
-//! admits a request in flight.
+//! Keeps the priority levels and flow schemas that every cluster has, says which schemas name a level that is not there, and
+//! tells `flow_control` what is in force.
 //! What an administrator changed stays, except where upstream does not allow changes.
 
 use std::{sync::Arc, time::Duration};
@@ -81,14 +80,23 @@ pub struct FlowControl;
 #[async_trait]
 impl ControlLoop for FlowControl {
     async fn prepare(&mut self, server: &Arc<ApiServer>) -> Result<(), ApiError> {
-        ensure(server).await
+        ensure(server).await?;
+        configure(server);
+        Ok(())
     }
 
     async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
+        configure(server);
         ensure(server).await?;
         tell_dangling(server).await?;
         Ok(None)
     }
+}
+
+fn configure(server: &Arc<ApiServer>) {
+    let [levels, schemas] =
+        ["prioritylevelconfigurations", "flowschemas"].map(|plural| server.cluster.list(plural, ""));
+    server.flow_control.configure(&schemas, &levels);
 }
 
 async fn tell_dangling(server: &Arc<ApiServer>) -> Result<(), ApiError> {

@@ -7,6 +7,7 @@
 
 mod bootstrap;
 mod flow_control;
+mod identity_lease;
 mod kubernetes_service;
 
 use std::{
@@ -96,6 +97,9 @@ pub const HOOKS: &[PostStartHook] = &[
         Box::new(Once(|s| Box::pin(bootstrap::legacy_token_tracking(s))))
     }),
     hook("bootstrap-controller", kubernetes_service::WATCHES, || Box::new(kubernetes_service::Keeper::default())),
+    hook("start-kube-apiserver-identity-lease-controller", identity_lease::WATCHES, || {
+        Box::new(identity_lease::IdentityLease::default())
+    }),
     hook("start-cluster-authentication-info-controller", &[], || {
         Box::new(Once(|s| Box::pin(bootstrap::authentication(s))))
     }),

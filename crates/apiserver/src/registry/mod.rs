@@ -38,8 +38,9 @@ use api::{ApiError, Object, Reason, Verb};
 use store::{Compare, Operation, Outcome, Revision, Transaction};
 
 use crate::{
-    admission, authn, authz,
+    admission, audit, authn, authz,
     discovery::served::Served,
+    flow_control::WatchTracker,
     handlers::{
         codec,
         negotiate::{self, Forms},
@@ -66,6 +67,8 @@ pub struct Registry {
     pub authentication: Arc<authn::Chain>,
     pub tokens: Arc<authn::service_account::ServiceAccountTokens>,
     pub allocations: Allocations,
+    /// Which watches are open, for what a write takes.
+    pub watches: Arc<WatchTracker>,
 }
 
 /// Why a write did not happen: what is there instead.
@@ -98,6 +101,7 @@ impl Registry {
         }
         if let Some(text) = served.behavior.deprecation() {
             call.warn(text);
+            audit::annotate("k8s.io/deprecated", "true");
         }
         if served.stored() {
             let encrypted = &self.cluster.encrypted;
@@ -164,6 +168,7 @@ impl Registry {
         let (bytes, initializers) = self.without_initializers(bytes, media);
         let mut decoded = codec::decode(&bytes, media, schema)?;
         self.check_type(&decoded.value, &served.api_version(), &served.kind)?;
+        audit::request_object(&decoded.value, &served.api_version(), &served.kind);
         report_problems(call, &served.kind, &served.version, &decoded.problems, options)?;
         initializers::put_back(&mut decoded.value, initializers);
         Ok(decoded.value)

@@ -11,6 +11,7 @@ use api::{
 };
 
 use crate::{
+    audit,
     handlers::{codec, negotiate},
     request::call::Call,
 };
@@ -112,6 +113,7 @@ impl DeleteOptions {
                 let schema = codec::builtin_schema();
                 let options = schema.find_kind("", "v1", "DeleteOptions").map(|id| (&*schema, id));
                 let value = codec::decode(bytes, negotiate::input(&call.headers)?, options)?.value;
+                audit::request_object(&value, "meta.k8s.io/v1", "DeleteOptions");
                 match value["kind"].as_str() {
                     Some("DeleteOptions" | "") | None => value,
                     Some(_) => Self::query_value(call)?,

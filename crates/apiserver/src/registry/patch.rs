@@ -14,6 +14,7 @@ use super::{
     update::{AdmissionView, Change, CreateOnUpdate, Transform},
 };
 use crate::{
+    audit,
     discovery::served::Served,
     handlers::{codec, negotiate, respond::Reply},
     request::call::Call,
@@ -56,6 +57,7 @@ impl Registry {
     pub(super) async fn patch(&self, call: &Call, served: &Arc<Served>, body: &[u8]) -> Result<Reply, ApiError> {
         let options = WriteOptions::from_query(call, "PatchOptions")?;
         let kind = PatchType::from_call(call, served)?;
+        audit::request_patch(body);
         if kind == PatchType::Apply && call.query.text("fieldManager").is_none() {
             let mut errors = api::field::ErrorList::new();
             errors.required(&api::field::Path::new("fieldManager"), "is required for apply patch");

@@ -2,7 +2,7 @@
 //! Part of `registry`.
 //! Writes nothing, except that a Binding binds its pod.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -19,12 +19,15 @@ use crate::{
     request::call::Call,
 };
 
+/// How long the store may take to say that it lives.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+
 impl Registry {
     pub(super) async fn review(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
         let options = WriteOptions::from_query(call, "CreateOptions")?;
         let handler = served.behavior.handler();
         if handler == Handler::ComponentStatus {
-            return component_statuses(call, served);
+            return self.component_statuses(call, served).await;
         }
         let mut review = self.decode(call, served, &body, &options)?;
         object_meta::set_type(&mut review, served);
@@ -180,19 +183,30 @@ fn spec_user(review: &Value) -> Result<User, ApiError> {
     Ok(user)
 }
 
-/// Deprecated upstream: the scheduler and controllers are reported by their own health checks, so this is the store.
-fn component_statuses(call: &Call, served: &Served) -> Result<Reply, ApiError> {
-    let condition = json!([{ "type": "Healthy", "status": "True", "message": "ok" }]);
-    let component = |name: &str| json!({ "kind": served.kind, "apiVersion": served.api_version(), "metadata": { "name": name }, "conditions": condition });
-    match call.info.name.as_str() {
-        "" => Ok(Reply::Value(
-            StatusCode::OK,
-            json!({
-                "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": {},
-                "items": [served.list_item(component("etcd-0"))],
-            }),
-        )),
-        "etcd-0" => Ok(Reply::Value(StatusCode::OK, component("etcd-0"))),
-        other => Err(ApiError::not_found(&served.group, &served.plural, other)),
+impl Registry {
+    /// Deprecated upstream: the scheduler and controllers are reported by their own health checks, so this is the store.
+    async fn component_statuses(&self, call: &Call, served: &Served) -> Result<Reply, ApiError> {
+        let answered = self.cluster.env.timeout(STORE_TIMEOUT, self.cluster.store.revision()).await;
+        let error = match answered {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(error.to_string()),
+            None => Some("no answer in time".to_string()),
+        };
+        let condition = match &error {
+            None => json!({ "type": "Healthy", "status": "True", "message": "ok" }),
+            Some(error) => json!({ "type": "Healthy", "status": "False", "error": error }),
+        };
+        let component = |name: &str| json!({ "kind": served.kind, "apiVersion": served.api_version(), "metadata": { "name": name }, "conditions": [condition] });
+        match call.info.name.as_str() {
+            "" => Ok(Reply::Value(
+                StatusCode::OK,
+                json!({
+                    "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": {},
+                    "items": [served.list_item(component("etcd-0"))],
+                }),
+            )),
+            "etcd-0" => Ok(Reply::Value(StatusCode::OK, component("etcd-0"))),
+            other => Err(ApiError::not_found(&served.group, &served.plural, other)),
+        }
     }
 }

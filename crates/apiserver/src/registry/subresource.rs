@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     admission::{Attributes, Operation},
+    audit,
     authn::token_request,
     discovery::served::Served,
     handlers::{codec, negotiate, respond::Reply},
@@ -77,6 +78,7 @@ impl Registry {
         self.check_type(&value, &expected, kind)?;
         value["apiVersion"] = expected.into();
         value["kind"] = kind.into();
+        audit::request_object(&value, "", kind);
         Ok(value)
     }
 

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     discovery::served::Served,
+    flow_control::OpenWatch,
     handlers::respond::{EventStream, Reply},
     metrics::{Labels, Open},
     request::call::Call,
@@ -35,6 +36,7 @@ type Timer = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 struct Watcher {
     _open: Open,
+    _counted: OpenWatch,
     cluster: Arc<Cluster>,
     served: Arc<Served>,
     selection: Selection,
@@ -90,6 +92,7 @@ impl Registry {
         let now = self.cluster.env.monotonic();
         let bookmarks = call.query.flag("allowWatchBookmarks");
         let watcher = Watcher {
+            _counted: self.watches.open(&call.info),
             _open: self.metrics.requests.open(Labels::new(&call.info, &call.method, false, "")),
             cluster: self.cluster.clone(),
             served: served.clone(),

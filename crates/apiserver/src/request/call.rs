@@ -2,6 +2,8 @@
 //! Made by `pipeline`; read by every handler.
 //! Carries no Authorization header; that is gone after authentication.
 
+use std::sync::{Arc, OnceLock};
+
 use http::{HeaderMap, Method, Uri, header};
 use parking_lot::Mutex;
 
@@ -9,6 +11,7 @@ use api::ApiError;
 
 use crate::{
     authn::User,
+    flow_control::Flow,
     handlers::negotiate::{self, Forms, Output},
     request::{body::Body, query::Query, request_info::RequestInfo},
 };
@@ -32,6 +35,8 @@ pub struct Call {
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
     /// What the client sends to something behind us: passed on as it comes, never read here. Taken once.
     pub stream: Mutex<Option<Body>>,
+    /// What it fell under when it asked for a seat.
+    pub flow: OnceLock<Arc<Flow>>,
 }
 
 impl Call {
@@ -63,6 +68,7 @@ impl Call {
             warnings: Mutex::default(),
             upgrade: Mutex::default(),
             stream: Mutex::default(),
+            flow: OnceLock::default(),
         }
     }
 

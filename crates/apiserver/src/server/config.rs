@@ -12,6 +12,7 @@ use api::feature_gates::FeatureGates;
 
 use crate::{authn::oidc::configuration::JwtAuthenticator, storage::watch_cache};
 
+pub use crate::audit::options as audit;
 pub use crate::discovery::api_enablement::RuntimeConfig;
 
 #[derive(Clone)]
@@ -19,6 +20,8 @@ pub struct Config {
     /// Where clients reach this server: the endpoint of the `kubernetes` Service.
     pub advertise_address: IpAddr,
     pub port: u16,
+    /// Of the machine it runs on; among the API servers of a cluster it is known by it.
+    pub hostname: String,
     /// Service addresses; the first family is the default one.
     pub service_cidrs: Vec<IpNet>,
     pub node_ports: RangeInclusive<u16>,
@@ -53,6 +56,7 @@ pub struct Config {
     pub runtime_config: RuntimeConfig,
     /// How objects are encrypted in the store; in the clear if nothing is said.
     pub encryption_providers: Option<EncryptionProviders>,
+    pub audit: audit::Audit,
     pub limits: Limits,
 }
 
@@ -210,6 +214,8 @@ impl RequestHeader {
 pub struct Limits {
     /// What the listener bears with.
     pub connections: serve::Limits,
+    /// `--enable-priority-and-fairness`: the two limits below are divided among priority levels.
+    pub priority_and_fairness: bool,
     /// Beyond these, 429 with Retry-After.
     pub requests_in_flight: usize,
     pub mutating_requests_in_flight: usize,
@@ -229,6 +235,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: serve::Limits::API_SERVER,
+            priority_and_fairness: true,
             requests_in_flight: 400,
             mutating_requests_in_flight: 200,
             request_timeout: Duration::from_secs(60),
@@ -259,6 +266,7 @@ impl Config {
             // Endpoints may not be loopback addresses; nobody goes to this one.
             advertise_address: IpAddr::from([192, 0, 2, 1]),
             port: 6443,
+            hostname: "in-process".into(),
             service_cidrs: vec!["10.96.0.0/12".parse().expect("a constant network")],
             node_ports: 30000..=32767,
             serving_certificate: None,
@@ -289,6 +297,7 @@ impl Config {
             feature_gates: FeatureGates::default(),
             runtime_config: RuntimeConfig::default(),
             encryption_providers: None,
+            audit: audit::Audit::default(),
             limits: Limits::default(),
         }
     }

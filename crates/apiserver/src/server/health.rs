@@ -95,6 +95,8 @@ const ALWAYS: &[Check] = &[
     ("poststarthook/scheduling/bootstrap-system-priority-classes", Kind::Hook),
     ("poststarthook/priority-and-fairness-config-producer", Kind::Hook),
     ("poststarthook/start-cluster-authentication-info-controller", Kind::Hook),
+    ("poststarthook/start-kube-apiserver-identity-lease-controller", Kind::Hook),
+    ("poststarthook/start-kube-apiserver-identity-lease-garbage-collector", Kind::Bootstrapped),
     ("poststarthook/start-kube-aggregator-informers", Kind::Bootstrapped),
     ("poststarthook/apiservice-registration-controller", Kind::Bootstrapped),
     ("poststarthook/apiservice-status-local-available-controller", Kind::Bootstrapped),

@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    audit::PeerAddress,
     authn::PeerCertificates,
     request::body::{Body, BoxError},
     server::{config::Config, pipeline::ApiServer},
@@ -49,6 +50,7 @@ impl ApiServer {
         };
         let serving = serve_https(listener, tls, self.clone(), limits, self.cluster.env.clone(), stop.clone());
         tokio::join!(serving, stopping);
+        self.close_audit().await;
         Ok(())
     }
 }
@@ -60,6 +62,9 @@ impl Handler for ApiServer {
         let mut request = request.map(|body| body.map_err(|e| Box::new(e) as BoxError).boxed_unsync());
         if let Some(certificates) = &peer.certificates {
             request.extensions_mut().insert(PeerCertificates(certificates.clone()));
+        }
+        if let Some(address) = peer.address {
+            request.extensions_mut().insert(PeerAddress(address));
         }
         let server = self.clone();
         Box::pin(async move { ApiServer::handle(&server, request).await })

@@ -1,9 +1,9 @@
 //! Requests of the API server to itself: bootstrap objects, the status of definitions, whatever its own loops write.
-//! Used by the rows of `post_start_hooks`.
+//! Used by the rows of `post_start_hooks` and by admission plugins that write.
 //! Takes the whole pipeline, as `system:apiserver` in `system:masters`, as upstream's loopback client does; nobody else
 //! can have that identity, since no credential is made for it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use http::{Method, Request, header};
 use serde_json::Value;
@@ -15,6 +15,23 @@ use crate::{authn::User, request::body, server::pipeline::ApiServer};
 /// Who the server itself is.
 pub const USER: &str = "system:apiserver";
 const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// The server, for those that are made before it.
+#[derive(Clone, Default)]
+pub struct Loopback(Arc<OnceLock<Weak<ApiServer>>>);
+
+impl Loopback {
+    pub fn connect(&self, server: &Arc<ApiServer>) {
+        // Only the first counts, and there is only one.
+        let _ = self.0.set(Arc::downgrade(server));
+    }
+
+    pub async fn send(&self, method: Method, path: &str, object: &Value) -> Result<Value, ApiError> {
+        let server =
+            self.0.get().and_then(Weak::upgrade).ok_or_else(|| ApiError::internal("the server is not there"))?;
+        send(&server, method, path, object).await
+    }
+}
 
 pub async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &Value) -> Result<Value, ApiError> {
     let body = if object.is_null() { body::empty() } else { body::full(object.to_string()) };

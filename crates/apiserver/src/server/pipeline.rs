@@ -2,7 +2,12 @@
 //! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
 //! Nothing reaches a handler that was not authenticated and authorized.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, OnceLock},
+    task::Poll,
+    time::Duration,
+};
 
 use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Request, Response, header, request::Parts};
@@ -10,12 +15,16 @@ use http_body::Body as _;
 use parking_lot::Mutex;
 use tracing::Instrument;
 
-use api::{ApiError, Reason, Verb, feature_gates::INITIALIZERS};
+use api::{
+    ApiError, Reason, Verb,
+    feature_gates::{INITIALIZERS, MUTATING_ADMISSION_POLICY},
+};
 use env::Env;
 use store::Store;
 
 use crate::{
     admission, aggregator,
+    audit::{self, Audit, PeerAddress, Stage},
     authn::{
         self, Credentials, User,
         service_account::{Keys, ServiceAccountTokens},
@@ -24,12 +33,13 @@ use crate::{
     discovery,
     discovery::served::ServedResources,
     filters::{
-        in_flight::{InFlight, Seat},
+        in_flight::{Counted, InFlight, Seat},
         request_log,
     },
+    flow_control::{self, FlowControl},
     handlers::{
         debug, negotiate, not_found,
-        respond::{self, Reply, TotalBytes},
+        respond::{self, ObjectStream, Reply, TotalBytes},
     },
     metrics::{self, Labels, Measured, Metrics},
     metrics_api, openapi, post_start_hooks,
@@ -40,7 +50,7 @@ use crate::{
         query::Query,
         request_info::RequestInfo,
     },
-    server::{config::Config, health, reload::ReloadMetrics},
+    server::{config::Config, health, loopback::Loopback, reload::ReloadMetrics},
     storage::{
         self,
         cluster::Cluster,
@@ -66,7 +76,23 @@ pub struct ApiServer {
     authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
     pub(crate) in_flight: InFlight,
+    pub(crate) flow_control: Arc<FlowControl>,
+    audit: Option<Arc<Audit>>,
     env: Env,
+}
+
+/// A place among the requests that are handled at once; some need none.
+enum Place<'a> {
+    Unlimited,
+    InFlight { _seat: Seat<'a> },
+    Flow { _seat: flow_control::Seat, _counted: Counted<'a> },
+}
+
+/// When and where a request came in, and the name it has in the record.
+struct Arrival {
+    audit_id: Option<HeaderValue>,
+    peer: Option<PeerAddress>,
+    at: jiff::Timestamp,
 }
 
 impl ApiServer {
@@ -84,6 +110,7 @@ impl ApiServer {
         let config = Arc::new(config);
         let limits = config.limits.watch_cache.clone();
         let metrics = Arc::new(Metrics::default());
+        let audit = Audit::new(&config.audit, &metrics.audit, &env).map_err(ApiError::internal)?;
         let operations = metrics.operations.clone();
         let health = health::Health::default();
         let writes = health.writes.clone();
@@ -100,7 +127,10 @@ impl ApiServer {
         }
         let mut gated = Vec::new();
         if config.feature_gates.enabled(INITIALIZERS) {
-            gated = api::kinds::gated(INITIALIZERS);
+            gated.extend(api::kinds::gated(INITIALIZERS));
+        }
+        if admission::mutates_by_policy(&config) {
+            gated.extend(api::kinds::gated(MUTATING_ADMISSION_POLICY));
         }
         let served = ServedResources::of(gated, |resource| config.runtime_config.serves_resource(resource, true));
         let cluster = Arc::new(Cluster { env: env.clone(), store, encrypted, cache, served });
@@ -110,9 +140,13 @@ impl ApiServer {
         let authentication = authn::chain(&config, &cluster, tokens.clone(), &reloads).map_err(ApiError::internal)?;
         let authentication = Arc::new(authentication);
         let authorizer = Arc::new(authz::chain(&config, &cluster, &reloads).map_err(ApiError::internal)?);
+        let loopback = Loopback::default();
+        let admission = admission::Chain::new(&config, &cluster, &authorizer, &loopback).map_err(ApiError::internal)?;
+        let flow_control = FlowControl::new(&config.limits, &cluster);
         let registry = Registry {
+            watches: flow_control.watches.clone(),
             allocations: Allocations::new(&config, &cluster),
-            admission: admission::Chain::new(&config, &cluster, &authorizer).map_err(ApiError::internal)?,
+            admission,
             authorizer: authorizer.clone(),
             authentication: authentication.clone(),
             tokens,
@@ -122,6 +156,8 @@ impl ApiServer {
         };
         let server = Arc::new(Self {
             in_flight: InFlight::new(&config.limits),
+            flow_control,
+            audit,
             metrics,
             health,
             openapi: openapi::Documents::default(),
@@ -135,8 +171,12 @@ impl ApiServer {
             config,
             env,
         });
+        loopback.connect(&server);
         post_start_hooks::start(&server).await?;
         server.registry.resume_initializers();
+        if server.config.limits.priority_and_fairness {
+            server.flow_control.start();
+        }
         server.health.bootstrapped();
         Ok(server)
     }
@@ -155,7 +195,9 @@ impl ApiServer {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
         let (start, method) = (self.env.monotonic(), parts.method.clone());
-        let audit_id = self.audit_id(&parts);
+        let peer = parts.extensions.get::<PeerAddress>().copied();
+        let arrival = Arrival { audit_id: self.audit_id(&parts), peer, at: self.env.now() };
+        let audit_id = arrival.audit_id.clone();
         let apply = negotiate::content_type(&parts.headers) == "application/apply-patch+yaml";
         let dry_run = match query.text("dryRun") {
             None => "",
@@ -163,8 +205,14 @@ impl ApiServer {
             Some(_) => "invalid",
         };
         let span = request_log::request_span(&method, &info, audit_id.as_ref());
-        let guarded = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query)).catch_unwind();
-        let (served, webhooks) = metrics::handled(guarded).instrument(span.clone()).await;
+        let guarded = AssertUnwindSafe(self.guarded(parts, body, info.clone(), query, arrival)).catch_unwind();
+        let mut handled = std::pin::pin!(metrics::handled(guarded).instrument(span.clone()));
+        let slot = self.audit.as_ref().map(|_| Arc::new(audit::Slot::default()));
+        let (served, webhooks) = match &slot {
+            None => handled.as_mut().await,
+            Some(slot) => audit::recorded(slot.clone(), handled.as_mut()).await,
+        };
+        let panicked = served.is_err();
         let mut response = served.unwrap_or_else(|_| {
             span.in_scope(|| tracing::error!(path = info.path, verb = info.verb.as_str(), "a handler panicked"));
             let error = ApiError::internal("This request caused apiserver to panic. Look in the logs for details.");
@@ -175,6 +223,9 @@ impl ApiServer {
         }
         if method == http::Method::HEAD {
             respond::without_body(&mut response);
+        }
+        if let Some(record) = slot.and_then(|slot| slot.record()) {
+            response = finish_record(record, response, panicked, info.is_long_running()).await;
         }
         let labels = Labels::new(&info, &method, apply, dry_run);
         let pieces = response.extensions_mut().remove::<TotalBytes>().map(|TotalBytes(bytes)| bytes);
@@ -205,11 +256,23 @@ impl ApiServer {
     }
 
     /// Identity, then limits and time, then permission, then the handler.
-    async fn guarded(self: &Arc<Self>, parts: Parts, body: Body, info: RequestInfo, query: Query) -> Response<Body> {
-        let mut call = match self.identify(parts, info, query).await {
+    async fn guarded(
+        self: &Arc<Self>,
+        parts: Parts,
+        body: Body,
+        info: RequestInfo,
+        query: Query,
+        arrival: Arrival,
+    ) -> Response<Body> {
+        let mut call = match self.identify(parts, info, query, &arrival).await {
             Ok(call) => call,
             Err(response) => return *response,
         };
+        if let Some(record) = self.begin_record(&call, Some(&call.user), &arrival)
+            && !record.stage(Stage::RequestReceived).await
+        {
+            return respond::error(&call, &ApiError::internal("failed to store audit event"));
+        }
         if let Err(e) = self.impersonate(&mut call).await {
             return respond::error(&call, &e);
         }
@@ -226,7 +289,11 @@ impl ApiServer {
                 Err(ApiError::new(Reason::Timeout, format!("Timeout: {text}")))
             }),
         };
-        respond::reply(&call, &self.env, &self.metrics, handled)
+        let mut response = respond::reply(&call, &self.env, &self.metrics, handled);
+        if let Some(flow) = call.flow.get() {
+            flow.add_headers(response.headers_mut());
+        }
+        response
     }
 
     /// How long the request may take: what it asks for itself, if that is less than what everybody gets.
@@ -241,7 +308,38 @@ impl ApiServer {
         }
     }
 
-    async fn identify(&self, mut parts: Parts, info: RequestInfo, query: Query) -> Result<Call, Box<Response<Body>>> {
+    /// What is told about this request from here on goes into its record, if it has one.
+    fn begin_record(&self, call: &Call, user: Option<&User>, arrival: &Arrival) -> Option<Arc<audit::Record>> {
+        let audit = self.audit.as_ref()?;
+        let own_id = || self.env.uuid();
+        let audit_id = arrival.audit_id.as_ref();
+        let audit_id = audit_id.map_or_else(own_id, |id| String::from_utf8_lossy(id.as_bytes()).into_owned());
+        let record = audit.begin(&audit::Received {
+            audit_id: &audit_id,
+            uri: &call.uri,
+            headers: &call.headers,
+            peer: arrival.peer,
+            info: &call.info,
+            user,
+            at: arrival.at,
+        })?;
+        audit::begin(&record);
+        Some(record)
+    }
+
+    pub(crate) async fn close_audit(&self) {
+        if let Some(audit) = &self.audit {
+            audit.close().await;
+        }
+    }
+
+    async fn identify(
+        &self,
+        mut parts: Parts,
+        info: RequestInfo,
+        query: Query,
+        arrival: &Arrival,
+    ) -> Result<Call, Box<Response<Body>>> {
         let in_process = parts.extensions.remove::<InProcess>();
         let sender = match &in_process {
             Some(InProcess(user)) => Ok(user.clone().authenticated().into()),
@@ -267,10 +365,18 @@ impl ApiServer {
             warnings: Mutex::new(warning.into_iter().map(str::to_string).collect()),
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
             stream: Mutex::default(),
+            flow: OnceLock::default(),
             headers: parts.headers,
         };
         match failure {
-            Some(error) => Err(Box::new(respond::error(&call, &error))),
+            Some(error) => {
+                let record = self.begin_record(&call, None, arrival);
+                let response = respond::error(&call, &error);
+                if let Some(record) = record {
+                    record.refused(response.status().as_u16()).await;
+                }
+                Err(Box::new(response))
+            }
             None => Ok(call),
         }
     }
@@ -282,6 +388,9 @@ impl ApiServer {
             self.authorize(&attributes).await?;
         }
         call.user = wanted.user();
+        if let Some(record) = audit::current() {
+            record.impersonates(&call.user);
+        }
         let names: Vec<_> = call.headers.keys().filter(|n| n.as_str().starts_with("impersonate-")).cloned().collect();
         names.into_iter().for_each(|n| drop(call.headers.remove(n)));
         Ok(())
@@ -294,14 +403,39 @@ impl ApiServer {
         }
     }
 
+    /// As `authorize`; the record says how it was decided.
+    async fn authorize_call(&self, call: &Call) -> Result<(), ApiError> {
+        let attributes = authz::Attributes::new(&call.user, &call.info);
+        let decision = self.authorizer.authorize(&attributes).await;
+        let (word, Decision::Allow(reason) | Decision::Deny(reason) | Decision::NoOpinion(reason)) =
+            (if matches!(decision, Decision::Allow(_)) { "allow" } else { "forbid" }, &decision);
+        audit::annotate("authorization.k8s.io/decision", word);
+        audit::annotate("authorization.k8s.io/reason", reason);
+        match word {
+            "allow" => Ok(()),
+            _ => Err(authz::refusal(&attributes, reason)),
+        }
+    }
+
     /// A place among the requests that are handled at once.
-    fn admit_in_flight(&self, call: &Call) -> Result<Seat<'_>, ApiError> {
-        self.in_flight.admit(call).inspect_err(|_| self.metrics.dropped(call.info.is_mutating()))
+    async fn admit_in_flight(&self, call: &Call) -> Result<Place<'_>, ApiError> {
+        let place = match self.config.limits.priority_and_fairness {
+            false => self.in_flight.admit(call).map(|seat| Place::InFlight { _seat: seat }),
+            // What this process asks of itself would wait for itself.
+            true if call.in_process => Ok(Place::Unlimited),
+            // Of a watch only what comes before its answer counts, of others nothing.
+            true if call.info.is_long_running() && call.info.verb != Verb::Watch => Ok(Place::Unlimited),
+            true => {
+                let seat = self.flow_control.admit(call).await;
+                seat.map(|seat| Place::Flow { _seat: seat, _counted: self.in_flight.count(call) })
+            }
+        };
+        place.inspect_err(|_| self.metrics.dropped(call.info.is_mutating()))
     }
 
     async fn dispatch(self: &Arc<Self>, call: &Call, body: Body) -> Result<Reply, ApiError> {
-        let mut place = self.admit_in_flight(call)?;
-        self.authorize(&authz::Attributes::new(&call.user, &call.info)).await?;
+        let mut place = self.admit_in_flight(call).await?;
+        self.authorize_call(call).await?;
         let mut budget = self.in_flight.body_budget(call);
         if call.info.is_resource {
             let bytes = match call.info.subresource == "proxy" {
@@ -310,12 +444,18 @@ impl ApiServer {
                     Default::default()
                 }
                 false if call.info.is_mutating() => {
-                    // Whoever sends slowly keeps no place that others need.
-                    drop(place);
                     let limit = self.config.limits.body_bytes;
-                    let bytes = body::read_counted(body, limit, |size| budget.take(size)).await?;
-                    place = self.admit_in_flight(call)?;
-                    bytes
+                    let mut reading = std::pin::pin!(body::read_counted(body, limit, |size| budget.take(size)));
+                    match futures::poll!(reading.as_mut()) {
+                        Poll::Ready(read) => read?,
+                        // Whoever sends slowly keeps no place that others need.
+                        Poll::Pending => {
+                            drop(place);
+                            let bytes = reading.await?;
+                            place = self.admit_in_flight(call).await?;
+                            bytes
+                        }
+                    }
                 }
                 false => Default::default(),
             };
@@ -350,15 +490,26 @@ impl ApiServer {
             "healthz" | "livez" | "readyz" => health::serve(self, call).await,
             "metrics" if path == "/metrics" => {
                 let stored = self.cluster.store.size_bytes().await.unwrap_or(0);
-                Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight.in_use(), stored)))
+                let flow_control = self.config.limits.priority_and_fairness.then_some(&*self.flow_control);
+                Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight.in_use(), flow_control, stored)))
             }
             "metrics" if path == "/metrics/slis" => Ok(health::serve_slis(self)),
             "version" if path == "/version" => Ok(by_hand(&discovery::version())),
-            "debug" => self.debug.serve(path),
+            "debug" => match path.strip_prefix("/debug/api_priority_and_fairness/") {
+                Some(page) => self.serve_flow_control(page),
+                None => self.debug.serve(path),
+            },
             ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),
             "" if path.is_empty() => Ok(by_hand(&discovery::paths(self))),
             _ => Err(not_found_path()),
         }
+    }
+
+    fn serve_flow_control(&self, page: &str) -> Result<Reply, ApiError> {
+        let page = self.flow_control.dump(page).filter(|_| self.config.limits.priority_and_fairness);
+        let text = page.ok_or_else(not_found_path)?;
+        let content = "text/plain; charset=utf-8";
+        Ok(Reply::Raw(respond::content_response(http::StatusCode::OK, text.into(), content)))
     }
 
     /// A request from inside this process, as `user`.
@@ -367,6 +518,33 @@ impl ApiServer {
         request.headers_mut().entry(header::USER_AGENT).or_insert(HeaderValue::from_static("minke"));
         request
     }
+}
+
+/// The last stages of a record. What goes on after the answer has begun completes it when it ends.
+async fn finish_record(
+    record: Arc<audit::Record>,
+    mut response: Response<Body>,
+    panicked: bool,
+    long: bool,
+) -> Response<Body> {
+    if panicked {
+        record.panicked();
+        record.stage(Stage::Panic).await;
+        return response;
+    }
+    if record.is_complete() {
+        return response;
+    }
+    record.answered(response.status().as_u16());
+    if !long {
+        record.stage(Stage::ResponseComplete).await;
+        return response;
+    }
+    record.stage(Stage::ResponseStarted).await;
+    if let Some(events) = response.extensions_mut().get_mut::<ObjectStream>() {
+        events.keep(record.clone());
+    }
+    response.map(|body| body::with_companion(body, record))
 }
 
 /// Documents for people, always laid out for them.

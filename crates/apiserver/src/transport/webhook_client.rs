@@ -1,5 +1,5 @@
-//! JSON over HTTPS to services outside: authentication, authorization and admission webhooks.
-//! Used by `authn`, `authz` and `admission`.
+//! JSON over HTTPS to services outside: authentication, authorization, admission and audit webhooks.
+//! Used by `authn`, `authz`, `admission` and `audit`.
 //! Every call has a deadline and a limit on the answer; nothing sent is ever logged.
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -35,14 +35,20 @@ pub struct Endpoint {
 impl Endpoint {
     /// Posts `body` and returns the JSON that comes back with a 2xx.
     pub async fn post(&self, env: &Env, limit: Duration, body: &Value) -> Result<Value, String> {
-        let answered = env.timeout(limit, self.exchange(Some(body))).await;
-        answered.unwrap_or_else(|| Err(self.failed("Post", "context deadline exceeded")))
+        let answer = self.send(env, limit, Bytes::from(body.to_string())).await?;
+        parse(&answer)
     }
 
     /// Returns the JSON that is to be had there.
     pub async fn get(&self, env: &Env, limit: Duration) -> Result<Value, String> {
         let answered = env.timeout(limit, self.exchange(None)).await;
-        answered.unwrap_or_else(|| Err(self.failed("Get", "context deadline exceeded")))
+        parse(&answered.unwrap_or_else(|| Err(self.failed("Get", "context deadline exceeded")))?)
+    }
+
+    /// Posts a JSON document and returns whatever comes back with a 2xx.
+    pub async fn send(&self, env: &Env, limit: Duration, body: Bytes) -> Result<Bytes, String> {
+        let answered = env.timeout(limit, self.exchange(Some(body))).await;
+        answered.unwrap_or_else(|| Err(self.failed("Post", "context deadline exceeded")))
     }
 
     /// Why there was no answer at all.
@@ -50,7 +56,7 @@ impl Endpoint {
         format!("{verb} \"{}\": {why}", self.url)
     }
 
-    async fn exchange(&self, body: Option<&Value>) -> Result<Value, String> {
+    async fn exchange(&self, body: Option<Bytes>) -> Result<Bytes, String> {
         let verb = if body.is_some() { "Post" } else { "Get" };
         let method = if body.is_some() { http::Method::POST } else { http::Method::GET };
         let host = self.url.host().ok_or("the URL has no host")?.trim_matches(['[', ']']).to_string();
@@ -76,7 +82,7 @@ impl Endpoint {
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "application/json")
             .header(header::USER_AGENT, "kube-apiserver-admission")
-            .body(Full::new(body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()))))
+            .body(Full::new(body.unwrap_or_default()))
             .map_err(|e| e.to_string())?;
         if let Some(value) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, value.clone());
@@ -88,7 +94,7 @@ impl Endpoint {
             if !parts.status.is_success() {
                 return Err(refused(parts.status, &bytes));
             }
-            serde_json::from_slice(&bytes).map_err(|e| format!("couldn't read the answer: {e}"))
+            Ok(bytes)
         };
         // The connection is driven only as long as its one exchange lasts.
         tokio::select! {
@@ -98,6 +104,10 @@ impl Endpoint {
             }
         }
     }
+}
+
+fn parse(answer: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(answer).map_err(|e| format!("couldn't read the answer: {e}"))
 }
 
 fn refused(status: http::StatusCode, body: &[u8]) -> String {

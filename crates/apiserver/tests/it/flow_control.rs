@@ -198,3 +198,142 @@ async fn every_operation_on_schemas_and_levels() {
     )
     .await;
 }
+
+/// A server where `flooder` and `other` may do everything and share a level of one seat.
+async fn narrow(queuing: Value) -> Server {
+    let env = env::Env::real();
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    std::fs::write(&tokens, "flooder,flooder,1,clients\nother,other,2,clients\nnode,system:node:n1,3,system:nodes\n")
+        .unwrap();
+    let s = server_on(std::sync::Arc::new(store::MemoryStore::new(env.clone())), env, |config| {
+        config.authentication.token_file = Some(tokens);
+        config.authorization_modes = vec!["AlwaysAllow".into()];
+        config.limits.requests_in_flight = 8;
+        config.limits.mutating_requests_in_flight = 4;
+    })
+    .await;
+    let level = json!({ "metadata": { "name": "narrow" }, "spec": { "type": "Limited", "limited": {
+        "nominalConcurrencyShares": 1, "lendablePercent": 0, "borrowingLimitPercent": 0, "limitResponse": queuing } } });
+    let level = s.post(&format!("{API}/prioritylevelconfigurations"), level).await.expect(201);
+    let rule = json!({ "subjects": [{ "kind": "Group", "group": { "name": "clients" } }], "resourceRules": [{
+        "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true, "namespaces": ["*"] }] });
+    let schema = json!({ "metadata": { "name": "narrow" }, "spec": { "matchingPrecedence": 50,
+        "priorityLevelConfiguration": { "name": "narrow" }, "distinguisherMethod": { "type": "ByUser" }, "rules": [rule] } });
+    let schema = s.post(&format!("{API}/flowschemas"), schema).await.expect(201);
+    // Until it is in force.
+    for _ in 0..6000 {
+        let answer = s.anonymous().send("GET", MAPS, &[("authorization", "Bearer other")], Vec::new()).await;
+        let uid = |name: &str| answer.headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_string);
+        let uids = [uid("x-kubernetes-pf-flowschema-uid"), uid("x-kubernetes-pf-prioritylevel-uid")];
+        if uids == [&schema, &level].map(|object| object["metadata"]["uid"].as_str().map(str::to_string)) {
+            return s;
+        }
+        env::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("the schema never came into force");
+}
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A request of `flooder` that keeps its seat: a webhook that never answers holds it.
+async fn stuck_webhook(s: &Server) -> tokio::net::TcpListener {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://127.0.0.1:{}/", listener.local_addr().unwrap().port());
+    let rule =
+        json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"] });
+    let hook = json!({ "metadata": { "name": "stuck" }, "webhooks": [{ "name": "stuck.example.com", "rules": [rule],
+        "clientConfig": { "url": url }, "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 30 }] });
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    s.post(path, hook).await.expect(201);
+    listener
+}
+
+fn as_user(s: &Server, user: &str, method: &str, path: &str, content: Vec<u8>) -> http::Request<apiserver::Body> {
+    let authorization = format!("Bearer {user}");
+    let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+    s.anonymous().request(method, path, &headers, content)
+}
+
+async fn page(s: &Server, path: &str) -> String {
+    String::from_utf8(s.get(path).await.bytes.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_flood_is_turned_away_and_another_flow_is_served() {
+    // Many queues, one of them in each hand: the two flows meet only by chance of the hash.
+    let queuing = json!({ "type": "Queue", "queuing": { "queues": 512, "handSize": 1, "queueLengthLimit": 2 } });
+    let s = narrow(queuing).await;
+    let listener = stuck_webhook(&s).await;
+    let mut flood = Vec::new();
+    for n in 0..20 {
+        let (api, request) = (
+            s.api.clone(),
+            as_user(&s, "flooder", "POST", MAPS, config_map(&format!("f-{n}")).to_string().into_bytes()),
+        );
+        flood.push(env::spawn(async move { api.handle(request).await.status().as_u16() }));
+    }
+    let held = listener.accept().await.unwrap();
+    // One has the seat, two wait, the others are turned away.
+    let mut codes = Vec::new();
+    while codes.len() < 17 {
+        let done = flood.iter().position(|task| task.is_finished());
+        match done {
+            Some(index) => codes.push(flood.swap_remove(index).await.unwrap()),
+            None => env::sleep(std::time::Duration::from_millis(5)).await,
+        }
+    }
+    assert_eq!(codes, [429; 17]);
+    let refused = s.api.handle(as_user(&s, "flooder", "GET", MAPS, Vec::new())).await;
+    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
+    assert!(refused.headers().contains_key("x-kubernetes-pf-flowschema-uid"));
+    let queues = page(&s, "/debug/api_priority_and_fairness/dump_queues").await;
+    assert!(queues.lines().any(|line| line.starts_with("narrow,") && line.contains(" 2, ")), "{queues}");
+    let levels = page(&s, "/debug/api_priority_and_fairness/dump_priority_levels").await;
+    assert!(levels.starts_with("PriorityLevelName, ActiveQueues, IsIdle,"), "{levels}");
+    assert!(page(&s, "/debug/api_priority_and_fairness/dump_requests").await.contains("flooder"));
+    let metrics = page(&s, "/metrics").await;
+    let rejected = "apiserver_flowcontrol_rejected_requests_total{flow_schema=\"narrow\",priority_level=\"narrow\",reason=\"queue-full\"} 18";
+    assert!(metrics.contains(rejected), "{metrics}");
+    // Others wait behind one request of the flood at most, and those of other levels not at all.
+    let lease = json!({ "metadata": { "name": "n1" } }).to_string().into_bytes();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    assert_eq!(s.api.handle(as_user(&s, "node", "POST", leases, lease)).await.status(), 201);
+    s.get(MAPS).await.expect(200);
+    let waiting = as_user(&s, "other", "GET", MAPS, Vec::new());
+    let api = s.api.clone();
+    let other = env::spawn(async move { api.handle(waiting).await.status().as_u16() });
+    while !page(&s, "/debug/api_priority_and_fairness/dump_requests").await.contains("other") {
+        env::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    // The webhook hangs up and its request fails. One of those who wait is next; who hangs too is hung up on as well.
+    drop(held);
+    let answers = async {
+        loop {
+            drop(listener.accept().await.unwrap());
+        }
+    };
+    tokio::select! {
+        code = other => assert_eq!(code.unwrap(), 200),
+        () = answers => {}
+    }
+}
+
+#[tokio::test]
+async fn a_level_without_queues_turns_away_at_once_and_a_client_that_leaves_frees_its_seat() {
+    let s = narrow(json!({ "type": "Reject" })).await;
+    let listener = stuck_webhook(&s).await;
+    let request = as_user(&s, "flooder", "POST", MAPS, config_map("a").to_string().into_bytes());
+    let api = s.api.clone();
+    let stuck = env::spawn(async move { api.handle(request).await.status().as_u16() });
+    let _held = listener.accept().await.unwrap();
+    let get = async || s.api.handle(as_user(&s, "other", "GET", MAPS, Vec::new())).await.status().as_u16();
+    assert_eq!(get().await, 429);
+    stuck.abort();
+    assert!(stuck.await.is_err());
+    assert_eq!(get().await, 200);
+    let rejected = "priority_level=\"narrow\",reason=\"concurrency-limit\"} 1";
+    assert!(page(&s, "/metrics").await.contains(rejected));
+    // What is exempt is never turned away.
+    s.get("/api/v1/pods").await.expect(200);
+}

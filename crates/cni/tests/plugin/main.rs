@@ -3,6 +3,7 @@
 //! Nothing touches the machine's own namespace.
 
 mod node;
+mod policies;
 
 use std::{
     fs,

@@ -70,6 +70,7 @@ impl Node {
             data_dir: self.data.path().into(),
             table: "mk-cni".into(),
             cluster_cidrs: vec!["10.99.0.0/16".parse().unwrap(), "fd99::/56".parse().unwrap()],
+            policy_socket: None,
         };
         cni::conflist(&params)
     }

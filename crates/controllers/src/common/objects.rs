@@ -66,7 +66,13 @@ fn encode(options: &DeleteOptions) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(options).map_err(|e| ApiError::internal(format!("couldn't encode a request: {e}")))
 }
 
-async fn call(client: &Client, method: Method, uri: String, content: &str, body: Vec<u8>) -> Result<Value, ApiError> {
+pub async fn call(
+    client: &Client,
+    method: Method,
+    uri: String,
+    content: &str,
+    body: Vec<u8>,
+) -> Result<Value, ApiError> {
     let request = Request::builder()
         .method(method)
         .uri(uri)

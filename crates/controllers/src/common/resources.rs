@@ -1,5 +1,5 @@
 //! Every resource that the server stores: the table's rows and the custom resources of the moment.
-//! Read by the namespace controller, the garbage collector and the resource quota controller.
+//! Read by the namespace controller, the garbage collector, the resource quota controller and the autoscaler.
 //! One version per resource, the one that the server prefers.
 
 use std::{collections::HashSet, sync::Arc};
@@ -48,6 +48,20 @@ impl Resources {
                 && d.spec.versions.iter().any(|v| v.name == version && v.served)
         })?;
         custom(definition)
+    }
+
+    /// The resource of a kind in whichever version the server prefers.
+    pub fn find_group_kind(&self, group: &str, kind: &str) -> Option<Arc<Resource>> {
+        let known = kinds::builtin().iter().filter(|resource| resource.stored());
+        let mut known = known.filter(|resource| resource.behavior.storage_version().is_none());
+        if let Some(known) = known.find(|resource| resource.group == group && resource.kind == kind) {
+            return Some(known.clone());
+        }
+        let definitions = self.definitions.list();
+        let named = |definition: &&Arc<CustomResourceDefinition>| {
+            definition.spec.group == group && definition.spec.names.kind == kind
+        };
+        definitions.iter().find(named).and_then(|definition| custom(definition))
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     selection,
     slice_control::SliceControl,
     slice_plan::{MANAGER, plan},
+    topology_hints::{is_auto, zone_capacity, zone_shares},
 };
 use crate::{
     common::{indexes, meta::Object},
@@ -35,6 +36,10 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             let zone = |node: &Option<Arc<Node>>| {
                 node.as_ref().map(|n| n.label("topology.kubernetes.io/zone").map(String::from))
             };
+            let capacity = |node: &Option<Arc<Node>>| node.as_ref().and_then(|node| zone_capacity(node));
+            if capacity(&change.old) != capacity(&change.new) {
+                services.list().iter().filter(|service| is_auto(service)).for_each(|service| queue.add(service.key()));
+            }
             if zone(&change.old) == zone(&change.new) {
                 return;
             }
@@ -69,7 +74,11 @@ impl Controller for EndpointSlices {
         }
         let existing = self.slices.existing(key);
         let pods = selection::selected_pods(&self.pods, &service);
-        let plan = plan(&service, &pods, |name| self.nodes.get(name), &existing);
+        let shares = || zone_shares(self.nodes.list().iter().map(|node| &**node));
+        let plan = plan(&service, &pods, |name| self.nodes.get(name), &existing, shares);
+        if let Some(why) = &plan.hints_refused {
+            self.recorder.warning(&reference(&*service), "TopologyAwareHintsDisabled", why.clone());
+        }
         let result = self.slices.carry_out(key, plan).await;
         if let Err(error) = &result
             && !error.is_conflict()

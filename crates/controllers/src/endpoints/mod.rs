@@ -9,7 +9,9 @@ mod selection;
 mod slice_control;
 mod slice_plan;
 mod subsets;
+mod topology_hints;
 
 pub use endpoint_slice::make as make_endpoint_slices;
 pub use legacy::make as make_endpoints;
 pub use mirroring::make as make_mirroring;
+pub use slice_plan::SERVICE_NAME;

@@ -15,7 +15,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::selection::{self, HEADLESS, LAST_CHANGE};
+use super::{
+    selection::{self, HEADLESS, LAST_CHANGE},
+    topology_hints::{self, ZoneShares},
+};
 use crate::common::{meta::Object, pods};
 
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
@@ -29,6 +32,8 @@ pub struct Plan {
     pub create: Vec<EndpointSlice>,
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<Arc<EndpointSlice>>,
+    /// Why a Service that asks for hints by zone has none.
+    pub hints_refused: Option<String>,
 }
 
 /// `node` of a pod that is not known yet leaves the pod out; the node's arrival brings the service back.
@@ -37,6 +42,7 @@ pub fn plan(
     pods: &[Arc<Pod>],
     node: impl Fn(&str) -> Option<Arc<Node>>,
     existing: &[Arc<EndpointSlice>],
+    shares: impl FnOnce() -> ZoneShares,
 ) -> Plan {
     let families = families(service);
     let mut wanted = Wanted::new();
@@ -56,7 +62,19 @@ pub fn plan(
             group.1.push(endpoint(service, pod, address, zone.clone()));
         }
     }
-    arrange(&families, wanted, &Template::new(service, pods), existing, true)
+    let hints_refused =
+        topology_hints::is_auto(service).then(|| hint_by_zone(&mut wanted, &families, &shares())).flatten();
+    let plan = arrange(&families, wanted, &Template::new(service, pods), existing, true);
+    Plan { hints_refused, ..plan }
+}
+
+fn hint_by_zone(wanted: &mut Wanted, families: &[String], shares: &ZoneShares) -> Option<String> {
+    let of_family = |family: &String| {
+        let groups = wanted.iter_mut().filter(|((held, _), _)| held == family);
+        let mut endpoints: Vec<&mut Endpoint> = groups.flat_map(|(_, (_, endpoints))| endpoints).collect();
+        topology_hints::assign(&mut endpoints, shares, family).err()
+    };
+    families.iter().filter_map(of_family).last()
 }
 
 /// Endpoints by address family and by the text of their ports, which are `sorted`.
@@ -293,7 +311,7 @@ mod tests {
 
     #[test]
     fn one_slice_with_upstreams_labels_and_conditions() {
-        let plan = plan(&service(json!({})), &[pod(1, true), pod(2, false)], node, &[]);
+        let plan = plan(&service(json!({})), &[pod(1, true), pod(2, false)], node, &[], ZoneShares::new);
         let slice = &plan.create[0];
         assert_eq!(slice.label(MANAGED_BY), Some(MANAGER));
         assert_eq!((slice.label(SERVICE_NAME), slice.label("team")), (Some("web"), Some("sea")));
@@ -311,7 +329,7 @@ mod tests {
         let check = |change: serde_json::Value, edit: &dyn Fn(&mut Pod), expected: Option<(bool, bool, bool)>| {
             let mut pod = (*pod(1, true)).clone();
             edit(&mut pod);
-            let plan = plan(&service(change), &[Arc::new(pod)], node, &[]);
+            let plan = plan(&service(change), &[Arc::new(pod)], node, &[], ZoneShares::new);
             let found = plan.create[0].endpoints.first().and_then(|e| e.conditions.clone());
             let found = found.map(|c| (c.ready.unwrap(), c.serving.unwrap(), c.terminating.unwrap()));
             assert_eq!(found, expected);
@@ -328,11 +346,11 @@ mod tests {
     fn changes_are_few() {
         let service = service(json!({}));
         let pods: Vec<_> = (0..250).map(|i| pod(i, true)).collect();
-        let first = plan(&service, &pods, node, &[]);
+        let first = plan(&service, &pods, node, &[], ZoneShares::new);
         assert_eq!(first.create.iter().map(|s| s.endpoints.len()).collect::<Vec<_>>(), [100, 100, 50]);
         let slices = named(first.create);
         let check = |pods: &[Arc<Pod>], expected: (usize, usize, usize)| {
-            let plan = plan(&service, pods, node, &slices);
+            let plan = plan(&service, pods, node, &slices, ZoneShares::new);
             assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), expected);
         };
         check(&pods, (0, 0, 0));
@@ -349,6 +367,7 @@ mod tests {
             &[pod(1, true)],
             node,
             &[],
+            ZoneShares::new,
         );
         let kinds: Vec<_> = plan.create.iter().map(|s| s.address_type.as_str()).collect();
         assert_eq!(kinds, ["IPv4", "IPv6"]);

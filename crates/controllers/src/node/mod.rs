@@ -2,7 +2,7 @@
 //! Kubelets report through Lease and Node status; the scheduler reads the taints written here.
 //! Deadlines wake the controllers; nobody polls.
 
-mod conditions;
+pub mod conditions;
 mod ipam;
 mod lifecycle;
 mod pod_gc;

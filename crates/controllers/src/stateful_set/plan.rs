@@ -11,7 +11,7 @@ use k8s_openapi::api::{
 };
 
 use crate::common::{
-    meta::{Object, count},
+    meta::{Object, count, scaled},
     pods,
     revisions::HASH_LABEL,
 };
@@ -81,6 +81,13 @@ fn on_delete(set: &StatefulSet) -> bool {
 fn partition(set: &StatefulSet) -> i32 {
     let strategy = set.spec.as_ref().and_then(|s| s.update_strategy.as_ref());
     strategy.and_then(|s| s.rolling_update.as_ref()?.partition).unwrap_or(0)
+}
+
+/// How many pods an update may take away at once.
+fn max_unavailable(set: &StatefulSet) -> Option<usize> {
+    let strategy = set.spec.as_ref().and_then(|s| s.update_strategy.as_ref());
+    let most = strategy.and_then(|s| s.rolling_update.as_ref()?.max_unavailable.as_ref())?;
+    scaled(most, replicas(set), false).map(|count| count.max(1) as usize)
 }
 
 /// The ordinal in a pod's name, if it is one of this set.
@@ -207,13 +214,23 @@ impl Planner<'_> {
         true
     }
 
-    /// Replaces the highest outdated pod once all above it are well.
+    /// Replaces the highest outdated pod once all above it are well; or, where the set says how many may be missing at
+    /// once, that many.
     fn update(&mut self) {
         let set = self.input.set;
         if on_delete(set) {
             return;
         }
         let lowest = start(set) + partition(set);
+        if let Some(most) = max_unavailable(set) {
+            let unavailable = self.wanted.values().filter(|pod| !pod.is_some_and(|pod| self.healthy(pod))).count();
+            let outdated = self.wanted.range(lowest..).rev().filter_map(|(_, pod)| *pod);
+            let outdated = outdated.filter(|pod| revision(pod) != self.input.update && !pod.deleting());
+            let deletions = outdated
+                .take(most.saturating_sub(unavailable))
+                .map(|pod| Action::Delete { pod: Box::new((**pod).clone()), reason: DeletionReason::Outdated });
+            return self.actions.extend(deletions);
+        }
         for (ordinal, pod) in self.wanted.clone().into_iter().rev() {
             if ordinal < lowest {
                 return;
@@ -355,6 +372,27 @@ mod tests {
         check(partition(), &old, &["-2"]);
         check(partition(), &[(0, "old", 'r'), (1, "old", 'r'), (2, "new", 'r')], &[]);
         check(partition(), &[(1, "old", 'r'), (2, "new", 'r')], &["+0old"]);
+    }
+
+    #[test]
+    fn updating_several_at_once() {
+        let rolling = |rolling: serde_json::Value| {
+            set(5, json!({ "podManagementPolicy": "Parallel", "updateStrategy": { "rollingUpdate": rolling } }))
+        };
+        let old: Vec<_> = (0..5).map(|ordinal| (ordinal, "old", 'r')).collect();
+        check(rolling(json!({ "maxUnavailable": 2 })), &old, &["-4", "-3"]);
+        check(rolling(json!({ "maxUnavailable": "50%" })), &old, &["-4", "-3"]);
+        check(rolling(json!({ "maxUnavailable": "1%" })), &old, &["-4"]);
+        check(rolling(json!({ "maxUnavailable": 3, "partition": 4 })), &old, &["-4"]);
+        let two = || rolling(json!({ "maxUnavailable": 2 }));
+        let with = |state: char| {
+            let mut pods = old.clone();
+            pods[0].2 = state;
+            pods
+        };
+        check(two(), &with('u'), &["-4"]);
+        check(two(), &[&old[..3], &[(3, "new", 'u'), (4, "new", 'u')]].concat(), &[]);
+        check(two(), &[&old[..3], &[(3, "new", 'r'), (4, "new", 'u')]].concat(), &["-2"]);
     }
 
     #[test]

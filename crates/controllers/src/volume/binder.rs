@@ -27,9 +27,10 @@ use crate::{
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+pub(super) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 /// Volumes come under this prefix, claims under their own keys.
 const VOLUME: &str = "volume:";
 
@@ -265,7 +266,16 @@ impl Binder {
             claims.patch(claim.name(), &Patch::Merge(patch)).await?;
         }
         let spec = volume.spec.clone().unwrap_or_default();
-        let status = json!({ "phase": "Bound", "accessModes": spec.access_modes, "capacity": spec.capacity });
+        let mut status = json!({ "phase": "Bound", "accessModes": spec.access_modes });
+        // From then on whoever makes the volume grow says how large it is.
+        if !bound(claim) {
+            status["capacity"] = json!(spec.capacity);
+        }
+        let attributes = spec.volume_attributes_class_name.filter(|class| !class.is_empty());
+        let known = claim.status.as_ref().and_then(|s| s.current_volume_attributes_class_name.as_ref());
+        if let Some(class) = attributes.filter(|_| known.is_none()) {
+            status["currentVolumeAttributesClassName"] = class.into();
+        }
         self.write_claim_status(claim, status).await
     }
 
@@ -294,7 +304,9 @@ impl Binder {
             return Ok(());
         }
         let api = self.context.client.api::<PersistentVolume>();
-        let patch = json!({ "metadata": { "uid": volume.uid() }, "status": { "phase": phase } });
+        let status = json!({ "phase": phase, "reason": null, "message": null,
+            "lastPhaseTransitionTime": meta::time(self.context.env.now()) });
+        let patch = json!({ "metadata": { "uid": volume.uid() }, "status": status });
         match api.patch_status(volume.name(), &Patch::Merge(patch)).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
@@ -319,7 +331,64 @@ impl Binder {
         if claim.as_deref() == Some(uid) {
             return Ok(());
         }
-        // Deleting the data is its provisioner's business; here it is only said that nobody claims it.
-        self.set_volume_phase(volume, "Released").await
+        // A failure is final until somebody changes the volume.
+        if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Failed") {
+            return Ok(());
+        }
+        self.set_volume_phase(volume, "Released").await?;
+        match reclaim_failure(volume) {
+            Some((reason, message)) => self.fail_volume(volume, reason, &message).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn fail_volume(&self, volume: &PersistentVolume, reason: &str, message: &str) -> Result<(), ApiError> {
+        let status = json!({ "phase": "Failed", "message": message,
+            "lastPhaseTransitionTime": meta::time(self.context.env.now()) });
+        let patch = json!({ "metadata": { "uid": volume.uid() }, "status": status });
+        let api = self.context.client.api::<PersistentVolume>();
+        match api.patch_status(volume.name(), &Patch::Merge(patch)).await {
+            Err(error) if !error.is_not_found() => return Err(error),
+            _ => {}
+        }
+        self.recorder.warning(&client::reference(volume), reason, message);
+        Ok(())
+    }
+}
+
+/// Why nobody can do with a released volume what its policy says. What a provisioner made it deletes itself.
+fn reclaim_failure(volume: &PersistentVolume) -> Option<(&'static str, String)> {
+    let policy = volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
+    match policy {
+        Some("Recycle") => Some(("VolumeFailedRecycle", "No recycler plugin found for the volume!".into())),
+        Some("Delete") if volume.annotation(PROVISIONED_BY).is_none() && !volume.deleting() => {
+            let name = volume.name();
+            let why = "no deletable volume plugin matched";
+            Some(("VolumeFailedDelete", format!("error getting deleter volume plugin for volume {name:?}: {why}")))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_nobody_carries_out_is_told() {
+        let check = |policy: &str, provisioned_by: Option<&str>, expected: Option<&str>| {
+            let volume = json!({ "metadata": { "name": "pv", "annotations": { PROVISIONED_BY: provisioned_by } },
+                "spec": { "persistentVolumeReclaimPolicy": policy } });
+            let mut volume: Value = volume;
+            if provisioned_by.is_none() {
+                volume["metadata"]["annotations"] = json!({});
+            }
+            let found = reclaim_failure(&serde_json::from_value(volume).unwrap());
+            assert_eq!(found.map(|(reason, _)| reason), expected, "{policy} {provisioned_by:?}");
+        };
+        check("Retain", None, None);
+        check("Delete", Some("d.example.com"), None);
+        check("Delete", None, Some("VolumeFailedDelete"));
+        check("Recycle", None, Some("VolumeFailedRecycle"));
     }
 }

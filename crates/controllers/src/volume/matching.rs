@@ -40,7 +40,7 @@ pub fn capacity(volume: &PersistentVolume) -> i64 {
     bytes(volume.spec.as_ref().and_then(|s| s.capacity.as_ref()?.get("storage")))
 }
 
-fn request(claim: &PersistentVolumeClaim) -> i64 {
+pub fn request(claim: &PersistentVolumeClaim) -> i64 {
     bytes(claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage")))
 }
 

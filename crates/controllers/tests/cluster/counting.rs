@@ -1,10 +1,13 @@
-//! A transport that counts writes, and refuses some on demand.
+//! A transport that counts writes, refuses some on demand, and answers for metrics APIs that no test cluster has.
 //! Stands between the controllers and the real API server in the tests beside it.
-//! Reads pass untouched.
+//! Other reads pass untouched.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use api::{ApiError, Resource};
@@ -13,6 +16,7 @@ use bytes::Bytes;
 use client::{Client, ListParams, ObjectList, Transport, WatchStream};
 use http::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
+use serde_json::Value;
 
 #[derive(Clone, Default)]
 pub struct Counts(Arc<Inner>);
@@ -24,9 +28,15 @@ struct Inner {
     refuses: Mutex<Option<(Method, String)>>,
     last: Mutex<Vec<String>>,
     unauthorized: Mutex<Vec<String>>,
+    answers: Mutex<BTreeMap<String, Value>>,
 }
 
 impl Counts {
+    /// Reads of this path are answered with this from now on.
+    pub fn answer(&self, path: &str, with: Value) {
+        self.0.answers.lock().insert(path.to_string(), with);
+    }
+
     pub fn writes(&self) -> usize {
         self.0.writes.load(Ordering::Relaxed)
     }
@@ -84,6 +94,8 @@ impl Transport for Counting {
             self.counts.0.writes.fetch_add(1, Ordering::Relaxed);
             let body = String::from_utf8_lossy(request.body()).chars().take(300).collect::<String>();
             self.counts.0.last.lock().push(format!("{} {} {body}", request.method(), request.uri()));
+        } else if let Some(answer) = self.counts.0.answers.lock().get(request.uri().path()) {
+            return Ok(Response::new(Bytes::from(answer.to_string())));
         }
         let answer = self.inner.transport().send(request).await?;
         if answer.status() == StatusCode::FORBIDDEN {

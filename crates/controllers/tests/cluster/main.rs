@@ -2,6 +2,7 @@
 //! One pretend node runs every pod; `counting` watches what the controllers write.
 //! Every test ends quiet: once converged, the controllers write nothing any more.
 
+mod autoscaling;
 mod bad_input;
 mod bootstrap;
 mod collecting;
@@ -18,6 +19,7 @@ mod node;
 mod quotas;
 mod rollouts;
 mod sets;
+mod storage;
 mod webhook;
 mod workloads;
 
@@ -58,7 +60,9 @@ impl Cluster {
         let key = config.service_account_key_pem.clone();
         let key = key.unwrap_or_else(|| rcgen::KeyPair::generate().unwrap().serialize_pem());
         let store = Arc::new(store::MemoryStore::new(env.clone()));
-        let server = ApiServer::new(apiserver::Config::in_process(key), store, env.clone()).await.unwrap();
+        let mut settings = apiserver::Config::in_process(key);
+        settings.enable_admission_plugins.push("VerticalPodAutoscaler".into());
+        let server = ApiServer::new(settings, store, env.clone()).await.unwrap();
         let (counts, shutdown) = (Counts::default(), CancellationToken::new());
         let admin = in_process::client(&server, "admin", &["system:masters"]);
         // Under their own accounts and with the real authorizer: a rule that a role lacks fails the test.

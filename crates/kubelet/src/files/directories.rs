@@ -27,6 +27,10 @@ pub fn prepare(config: &mut Config) -> Result<(), (PathBuf, io::Error)> {
         |path: &Path| create(path).and_then(|()| path.canonicalize()).and_then(|real| close(&real).map(|()| real));
     let named = |path: &Path, real: io::Result<PathBuf>| real.map_err(|error| (path.to_path_buf(), error));
     config.root_dir = named(&config.root_dir, closed(&config.root_dir))?;
+    if config.local_storage {
+        let volumes = config.local_storage_dir();
+        closed(&volumes).map_err(|error| (volumes, error))?;
+    }
     // The machine's own, whose mode is not ours to choose.
     config.log_dir = named(&config.log_dir, open_to_all(&config.log_dir))?;
     let resolved = Resolved {

@@ -136,6 +136,12 @@ pub static CGROUP_DURATION: Family = Family::histogram(
     DEFAULT_BUCKETS,
     "How long it took to make or remove a pod's control group.",
 );
+pub static CSI_OPERATION_DURATION: Family = Family::histogram(
+    "csi_operations_seconds",
+    &["driver_name", "method_name", "grpc_status_code", "migrated"],
+    STORAGE_BUCKETS,
+    "How long calls of CSI drivers took.",
+);
 pub static STORAGE_DURATION: Family = Family::histogram(
     "storage_operation_duration_seconds",
     &["volume_plugin", "operation_name", "status", "migrated"],

@@ -6,7 +6,9 @@ use std::{io, path::PathBuf};
 use api::ApiError;
 
 use super::{devices::DeviceError, payload::ObjectKind, referenced_objects::ReferenceError, tokens::TokenError};
-use crate::{files::file_work::FileWorkError, runtime::container_config::downward::DownwardError};
+use crate::{
+    csi::driver_client::CsiError, files::file_work::FileWorkError, runtime::container_config::downward::DownwardError,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
@@ -74,6 +76,13 @@ pub enum VolumeError {
     #[error(transparent)]
     Device(#[from] DeviceError),
 
+    #[error("kubernetes.io/csi: driver name {0} not found in the list of registered CSI drivers")]
+    DriverNotRegistered(String),
+    #[error("kubernetes.io/csi: {0}")]
+    Csi(String),
+    #[error(transparent)]
+    CsiCall(#[from] CsiError),
+
     #[error(transparent)]
     FileWork(#[from] FileWorkError),
     #[error(transparent)]
@@ -124,6 +133,8 @@ fn step(device: &bool, error: &VolumeError) -> &'static str {
 /// A pod's directory can't be unmounted or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum TearDownError {
+    #[error("UnmountVolume.TearDown failed for a volume of a CSI driver: {0}")]
+    Csi(#[from] VolumeError),
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]

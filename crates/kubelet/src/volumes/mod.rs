@@ -1,15 +1,17 @@
 //! Volumes: `plugins` has one file per volume type and `plugin` what a type has to tell; `volume_manager` mounts what
 //! pods name; `referenced_objects` holds the ConfigMaps and Secrets that pods name, `tokens` their ServiceAccount tokens.
+//! `local_storage` keeps the directories of the built-in provisioner.
 //! Used by `pod::pod_workers`; `runtime::container_config` asks which mounts are read-only.
 //! `atomic_writer`, `payload`, `devices` and `file_system` are for plugins alone.
 
 mod atomic_writer;
 mod devices;
 pub(crate) mod error;
-mod file_system;
+pub(crate) mod file_system;
+pub(crate) mod local_storage;
 mod payload;
 pub(crate) mod plugin;
 pub(crate) mod plugins;
 pub(crate) mod referenced_objects;
-mod tokens;
+pub(crate) mod tokens;
 pub(crate) mod volume_manager;

@@ -50,6 +50,7 @@ pub struct MountContext<'a> {
     /// The tokens that the plugin asked for.
     pub tokens: &'a BTreeMap<TokenKey, String>,
     pub pods_dir: &'a Path,
+    pub local_storage_dir: &'a Path,
     /// What other pods have mounted.
     pub actual: &'a ActualStateOfWorld,
     /// The name of a new version of the volume's files.

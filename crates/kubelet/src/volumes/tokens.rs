@@ -97,6 +97,12 @@ impl TokenManager {
         Ok((text, wait))
     }
 
+    /// When a token that `get` gave ends.
+    pub fn expires(&self, pod: &Pod, key: &TokenKey) -> Option<Timestamp> {
+        let cache_key = (pod_spec::uid(pod).to_string(), key.clone());
+        self.tokens.lock().get(&cache_key).map(|token| token.expires)
+    }
+
     async fn request(&self, pod: &Pod, key: &TokenKey) -> Result<(String, Timestamp), TokenError> {
         let account = pod_spec::spec(pod).service_account_name.as_deref().filter(|name| !name.is_empty());
         let account = account.unwrap_or("default");

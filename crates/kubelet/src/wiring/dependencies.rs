@@ -4,13 +4,17 @@
 use std::{sync::Arc, time::Duration};
 
 use client::InformerFactory;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::{core::v1::Service, storage::v1::CSIDriver};
 use parking_lot::Mutex;
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::net::TcpListener;
 
 use super::{Foundation, checks::check_machine};
 use crate::{
     Error,
+    csi::{
+        mounter::{CsiManager, DriverObjects},
+        plugin_watcher::PluginWatcher,
+    },
     files::file_work::FileWork,
     images::image_manager::{ImageManager, pull_records::PullRecords},
     node::node_status::{self, Allocatable, NodeStatusManager},
@@ -46,6 +50,7 @@ const RUNTIME_CALLS_MIN: usize = 4;
 /// Everything of a running node, put together.
 pub struct Node {
     pub workers: Arc<PodWorkers>,
+    pub plugins: Arc<PluginWatcher>,
     pub status: Arc<NodeStatusManager>,
     pub thresholds: Vec<Threshold>,
     pub pleg: Arc<Pleg>,
@@ -65,13 +70,23 @@ impl Foundation {
         let images = self.image_manager();
         let pleg = Arc::new(self.pleg(&images, &wakes, &exits));
         let server_port = listener.as_ref().and_then(|l| l.local_addr().ok()).map(|address| address.port());
-        let status = Arc::new(self.node_status(server_port, &pleg, &pressures, allocatable, &features));
-        *status.node.lock() = status.describe();
         let files = FileWork::new(self.env.clone());
+        let csi = Arc::new(self.csi_manager(informers, &files));
+        let status = Arc::new(self.node_status(server_port, &pleg, &pressures, allocatable, &features, &csi));
+        *status.node.lock() = status.describe();
         let runtime = self.runtime_manager(&images, &cgroups, features, allocatable, &files);
         let pods = Arc::new(PodManager::default());
         let allocations = AllocationManager::new(pods.clone(), status.node.clone(), wakes.clone());
         let Self { config, client, env, recorder, metrics, .. } = self;
+        let plugins = PluginWatcher {
+            client: client.clone(),
+            env: env.clone(),
+            metrics: metrics.clone(),
+            node_name: config.node_name.clone(),
+            directory: config.root_dir.join("plugins_registry"),
+            csi: csi.clone(),
+            registered: Mutex::default(),
+        };
         let shared = Arc::new(Shared {
             runtime,
             runtime_name: self.runtime_version.runtime_name,
@@ -84,6 +99,7 @@ impl Foundation {
                 recorder.clone(),
                 metrics.clone(),
                 files,
+                csi.clone(),
             ),
             references: ReferencedObjects::new(client.clone(), env.clone(), wakes.clone()),
             services: informers.informer::<Service>(),
@@ -101,7 +117,31 @@ impl Foundation {
             cgroups,
             metrics,
         });
-        Ok(Node { workers: Arc::new(PodWorkers::new(shared)), status, thresholds, pleg, exits, wakes, listener })
+        let plugins = Arc::new(plugins);
+        Ok(Node {
+            workers: Arc::new(PodWorkers::new(shared)),
+            plugins,
+            status,
+            thresholds,
+            pleg,
+            exits,
+            wakes,
+            listener,
+        })
+    }
+
+    fn csi_manager(&self, informers: &InformerFactory, files: &FileWork) -> CsiManager {
+        let drivers = informers.informer::<CSIDriver>();
+        let (client, env, metrics) = (self.client.clone(), self.env.clone(), self.metrics.clone());
+        let all = drivers.clone();
+        let objects = DriverObjects {
+            find: Box::new(move |name| drivers.get(name)),
+            synced: Box::new(move || {
+                let all = all.clone();
+                Box::pin(async move { all.synced().await })
+            }),
+        };
+        CsiManager::new(client, env, &self.config, objects, files.clone(), metrics)
     }
 
     fn thresholds(&self) -> Result<Vec<Threshold>, Error> {
@@ -157,6 +197,7 @@ impl Foundation {
         pressures: &Arc<Pressures>,
         allocatable: Allocatable,
         features: &Arc<RuntimeFeatures>,
+        csi: &Arc<CsiManager>,
     ) -> NodeStatusManager {
         let version = &self.runtime_version;
         NodeStatusManager {
@@ -174,7 +215,8 @@ impl Foundation {
             pressures: pressures.clone(),
             allocatable,
             features: features.clone(),
-            wake: Arc::new(Notify::new()),
+            csi: csi.clone(),
+            wake: csi.in_use_changed.clone(),
         }
     }
 

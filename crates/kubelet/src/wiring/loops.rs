@@ -20,6 +20,7 @@ use crate::{
     },
     resources::eviction::EvictionManager,
     sources::{self, STATIC_POD_LISTS_MAX},
+    volumes::local_storage,
 };
 
 /// How long Services are waited for at the start.
@@ -30,7 +31,7 @@ const CLEANUP_DELAY_WITH_STATIC_PODS: Duration = Duration::from_secs(30);
 
 impl Node {
     pub async fn run(self, informers: &InformerFactory, shutdown: CancellationToken) {
-        let Node { workers, status, thresholds, pleg, exits, wakes, listener } = self;
+        let Node { workers, plugins, status, thresholds, pleg, exits, wakes, listener } = self;
         let shared = workers.shared.clone();
         let (config, env) = (shared.config.clone(), shared.env.clone());
         let selector = format!("spec.nodeName={}", config.node_name);
@@ -44,6 +45,7 @@ impl Node {
         tasks.spawn(status.clone().run_watch(own));
         tasks.spawn(status.clone().run_network_watch());
         tasks.spawn(status.clone().run_lease());
+        tasks.spawn(plugins.run());
         tasks.spawn(pleg.run());
         // A pod's environment names the services, so they are waited for once.
         env.timeout(SERVICES_SYNC_TIMEOUT, shared.services.synced()).await;
@@ -58,6 +60,7 @@ impl Node {
         let (images, tell) = (image_gc.clone(), status.wake.clone());
         tasks.spawn(EvictionManager { workers: workers.clone(), images, thresholds, tell }.run());
         tasks.spawn(run_cleanup(workers.clone(), image_gc, api_pods.clone()));
+        tasks.spawn(run_local_storage(workers.clone(), informers.clone(), api_pods.clone()));
         tasks.spawn(log_rotation::run(workers.clone()));
         let health = Arc::new(SyncLoopHealth::new(env));
         listeners::serve(&mut tasks, &workers, exits, listener, health.clone(), &shutdown);
@@ -75,6 +78,13 @@ async fn run_cleanup(workers: Arc<PodWorkers>, images: Arc<ImageGc>, api_pods: I
     api_pods.synced().await;
     workers.shared.env.sleep(cleanup_delay(&workers.shared.config)).await;
     pod_cleanup::run(workers, images).await;
+}
+
+async fn run_local_storage(workers: Arc<PodWorkers>, informers: InformerFactory, api_pods: Informer<Pod>) {
+    // Before the pods are known, every volume looks unused.
+    api_pods.synced().await;
+    workers.shared.env.sleep(cleanup_delay(&workers.shared.config)).await;
+    local_storage::run(workers.shared.clone(), informers).await;
 }
 
 fn cleanup_delay(config: &Config) -> Duration {

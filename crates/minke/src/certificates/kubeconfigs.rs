@@ -21,6 +21,7 @@ use crate::{
     certificates::pki::{Leaf, Pki, RECHECK_INTERVAL, until_renewal, write_private},
     cluster::{file_modes, instance::Instance},
     control_plane::server::MASTERS,
+    network::ingress,
 };
 
 /// As often as upstream's clients look whether the files that a kubeconfig names have changed.
@@ -35,6 +36,7 @@ fn files(instance: &Instance) -> Vec<(PathBuf, Leaf)> {
         component("controller-manager", "system:kube-controller-manager"),
         component("scheduler", "system:kube-scheduler"),
         component("proxy", "system:kube-proxy"),
+        component("ingress", ingress::USER),
     ]
 }
 

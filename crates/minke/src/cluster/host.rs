@@ -73,9 +73,13 @@ fn is_ours(name: &str) -> bool {
     ["veth", "cni", "docker", "minke", "mk", "br-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
+pub fn name() -> Result<String> {
+    Ok(nix::unistd::gethostname()?.to_string_lossy().to_lowercase())
+}
+
 /// The host name in the form of a node name.
 pub fn node_name() -> Result<String> {
-    let name = nix::unistd::gethostname()?.to_string_lossy().to_lowercase();
+    let name = name()?;
     if !api::names::dns_subdomain(&name, false).is_empty() {
         bail!("the host name {name:?} can't be a node name: give one with --node-name");
     }

@@ -74,6 +74,16 @@ impl Instance {
         self.containerd_state().join("containerd.sock")
     }
 
+    /// The load balancer addresses that this node has put on its link.
+    pub fn announced_addresses(&self) -> PathBuf {
+        self.run().join("announced")
+    }
+
+    /// Where the network plugin tells the enforcement of NetworkPolicies of new pods.
+    pub fn policy_socket(&self) -> PathBuf {
+        self.run().join("policy.sock")
+    }
+
     /// Where a service proxy in a process of its own answers its node's kubelet.
     pub fn proxy_socket(&self) -> PathBuf {
         self.run().join("proxy.sock")
@@ -138,6 +148,10 @@ impl Instance {
 
     pub fn proxy_table(&self) -> String {
         format!("{}-proxy", self.id)
+    }
+
+    pub fn policy_table(&self) -> String {
+        format!("{}-policy", self.id)
     }
 
     pub fn cni_table(&self) -> String {

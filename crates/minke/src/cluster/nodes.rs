@@ -248,7 +248,11 @@ fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: 
         }
     }
     flag("cni", flags.node.cni.name().to_string());
+    if let Some(enforcer) = flags.node.network_policy {
+        flag("network-policy", enforcer.name().to_string());
+    }
     flag("dns", flags.server.dns.name().to_string());
+    flag("local-storage", flags.server.local_storage.name().to_string());
     flag("pod-network", flags.node.pod_network.name().to_string());
     flag("pod-cidr", list(&flags.server.pod_cidr));
     flag("service-cidr", list(&flags.server.service_cidr));

@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     certificates::pki::write_private,
-    cluster::instance::Instance,
+    cluster::{instance::Instance, preflight},
     flags::{self, Choice, kubelet_flags},
     network::dns_service,
 };
@@ -144,6 +144,47 @@ pub fn settle_api(server: &mut flags::Server, instance: &Instance) -> Result<()>
     ports.keep()
 }
 
+/// What the ingress listens on: taken at once, so that nobody else can have it between now and the start.
+#[derive(Default)]
+pub struct IngressListeners {
+    pub listeners: ingress::Listeners,
+    /// Ports that somebody else has.
+    notes: Vec<String>,
+}
+
+impl IngressListeners {
+    pub fn summary(&self) -> String {
+        let port = |listener: &Option<TcpListener>| listener.as_ref()?.local_addr().ok().map(|a| a.port().to_string());
+        let ports: Vec<String> =
+            [port(&self.listeners.http), port(&self.listeners.https)].into_iter().flatten().collect();
+        let notes = if self.notes.is_empty() { String::new() } else { format!(" ({})", self.notes.join(", ")) };
+        match ports.as_slice() {
+            [] => format!("ingress on no port{notes}"),
+            [one] => format!("ingress ready on port {one}{notes}"),
+            more => format!("ingress ready on ports {}{notes}", more.join(" and ")),
+        }
+    }
+}
+
+/// A port that is asked for is taken or refused. Else the usual ones, and where somebody has them others, which is told.
+pub fn take_ingress(flags: &flags::ingress_flags::IngressPorts, instance: &Instance) -> Result<IngressListeners> {
+    let mut ports = Ports::open(instance);
+    let mut taken = IngressListeners::default();
+    let http = IngressPort { flag: "--ingress-http-port", usual: 80, others: 8080 };
+    let https = IngressPort { flag: "--ingress-https-port", usual: 443, others: 8443 };
+    taken.listeners.http = ports.take(&http, flags.ingress_http_port, &mut taken.notes)?;
+    taken.listeners.https = ports.take(&https, flags.ingress_https_port, &mut taken.notes)?;
+    ports.keep()?;
+    Ok(taken)
+}
+
+struct IngressPort {
+    flag: &'static str,
+    usual: u16,
+    /// The first of those that are tried after it.
+    others: u16,
+}
+
 /// The ports that this cluster chose for itself before, by flag.
 struct Ports {
     file: PathBuf,
@@ -179,6 +220,36 @@ impl Ports {
         self.kept.insert(wanted.flag.to_string(), free);
         self.changed = true;
         Ok(free)
+    }
+
+    fn take(
+        &mut self,
+        wanted: &IngressPort,
+        asked: Option<u16>,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<TcpListener>> {
+        let address = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+        match asked {
+            Some(0) => return Ok(None),
+            Some(port) => return preflight::listen(address(port), wanted.flag).map(Some),
+            None => {}
+        }
+        let kept = self.kept.get(wanted.flag).copied();
+        let others = (0..CLUSTERS_MAX).map(|n| wanted.others + n * PORT_STEP);
+        for port in kept.into_iter().chain([wanted.usual]).chain(others) {
+            match preflight::listen(address(port), wanted.flag) {
+                Ok(listener) => {
+                    self.changed |= self.kept.insert(wanted.flag.to_string(), port) != Some(port);
+                    return Ok(Some(listener));
+                }
+                Err(_) if port == wanted.usual => {
+                    let holder = listening(port, |_| true).and_then(owner);
+                    notes.push(format!("{port} is taken by {}", told(holder)));
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(None)
     }
 
     fn keep(self) -> Result<()> {
@@ -346,6 +417,30 @@ mod tests {
         ports.changed = true;
         ports.keep().unwrap();
         assert_eq!(Ports::open(&instance).settle(&wanted).unwrap(), free);
+    }
+
+    #[test]
+    fn the_ingress_takes_other_ports_when_the_usual_ones_are_taken_and_says_so() {
+        let data = tempfile::tempdir().unwrap();
+        let instance = Instance::new(data.path());
+        let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+        let usual = taken.local_addr().unwrap().port();
+        let free = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        let wanted = IngressPort { flag: "--x", usual, others: free };
+        let take = |asked| {
+            let (mut ports, mut notes) = (Ports::open(&instance), Vec::new());
+            let listener = ports.take(&wanted, asked, &mut notes).map(|l| l.map(|l| l.local_addr().unwrap().port()));
+            ports.keep().unwrap();
+            (listener, notes)
+        };
+        let (first, notes) = take(None);
+        assert_eq!(first.unwrap(), Some(free));
+        assert!(notes[0].starts_with(&format!("{usual} is taken by ")), "{notes:?}");
+        // A port of before is no surprise.
+        assert!(matches!(take(None), (Ok(Some(port)), notes) if port == free && notes.is_empty()));
+        assert!(matches!(take(Some(0)), (Ok(None), _)));
+        let refused = take(Some(usual)).0.unwrap_err();
+        assert!(format!("{refused:#}").contains("choose another port with --x"), "{refused:#}");
     }
 
     #[test]

@@ -20,6 +20,16 @@ use crate::{
 /// Set by the network plugin, the switch between nodes, and the service proxy.
 const SWITCHES: [&str; 3] = ["ipv4/ip_forward", "ipv6/conf/all/forwarding", "ipv4/conf/all/route_localnet"];
 const ON: &str = "1";
+/// What the service proxy sets of connection tracking unless it is told otherwise.
+const TIMEOUTS: [(&str, &str); 2] = [
+    ("netfilter/nf_conntrack_tcp_timeout_established", "86400"),
+    ("netfilter/nf_conntrack_tcp_timeout_close_wait", "3600"),
+];
+
+/// Each with the value that we give it.
+fn settings() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SWITCHES.into_iter().map(|switch| (switch, ON)).chain(TIMEOUTS)
+}
 
 type Before = BTreeMap<String, String>;
 
@@ -58,7 +68,7 @@ fn record_from(root: &Path, file: &Path, data: &Path) -> Result<()> {
         return Ok(());
     }
     let now = |switch: &str| fs::read_to_string(root.join(switch)).ok().map(|value| value.trim().to_string());
-    let before: Before = SWITCHES.iter().filter_map(|switch| Some((switch.to_string(), now(switch)?))).collect();
+    let before: Before = settings().filter_map(|(name, _)| Some((name.to_string(), now(name)?))).collect();
     write(file, &Record { data: data.to_path_buf(), before })
 }
 
@@ -70,9 +80,10 @@ fn restore_to(root: &Path, own: &Path, others: &[PathBuf]) -> Result<()> {
         record.before.extend(before);
         return write(heir, &record);
     }
-    for (switch, value) in before.iter().filter(|(_, value)| *value != ON) {
-        let path = root.join(switch);
-        if fs::read_to_string(&path).is_ok_and(|now| now.trim() == ON) {
+    for (name, ours) in settings() {
+        let Some(value) = before.get(name).filter(|value| *value != ours) else { continue };
+        let path = root.join(name);
+        if fs::read_to_string(&path).is_ok_and(|now| now.trim() == ours) {
             fs::write(&path, value).with_context(|| format!("failed to set {} to {value} again", path.display()))?;
         }
     }

@@ -166,11 +166,13 @@ fn remove_network(instance: &Instance) -> Result<()> {
         data_dir: instance.cni_data(),
     };
     cni::cleanup(&params).map_err(|e| anyhow::anyhow!("failed to remove the pod network: {e:?}"))?;
-    for family in ["ip", "ip6", "inet"] {
-        let table = instance.proxy_table();
+    proxy::withdraw_recorded(&instance.announced_addresses());
+    let tables = [instance.proxy_table(), instance.policy_table()];
+    let tables = tables.iter().flat_map(|table| ["ip", "ip6", "inet"].map(|family| (family, table)));
+    for (family, table) in tables {
         // `add` first, so that `delete` does not fail when there is none.
         for verb in ["add", "delete"] {
-            let done = Command::new("nft").args([verb, "table", family, &table]).output();
+            let done = Command::new("nft").args([verb, "table", family, table]).output();
             let done = done.context("failed to run nft: install it with apt-get install nftables")?;
             if !done.status.success() {
                 tracing::debug!(family, table, error = %String::from_utf8_lossy(&done.stderr), "nft refused");

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     certificates::{kubeconfigs, pki::Pki},
     cluster::{
-        clusters, file_modes,
+        clusters, file_modes, host,
         instance::Instance,
         leader_identity::LeaderIdentity,
         nodes, ports, preflight,
@@ -33,11 +33,12 @@ use crate::{
     commands::report::Reporter,
     components::Components,
     control_plane::{
-        component_port::{self, Health},
+        component_port::{self, Health, Pages},
         server,
     },
-    flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, kubelet_flags, scheduler_config},
-    node::{access::Access, agent, container_runtime::Runtime, service_proxy},
+    flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, ingress_flags::IngressAlone, kubelet_flags},
+    network::ingress,
+    node::{access::Access, agent, container_runtime::Runtime, network_policy_enforcer, service_proxy},
     runtime,
 };
 
@@ -56,10 +57,23 @@ pub fn run(command: Command) -> Result<()> {
             runtime()?.block_on(run_agent(flags, Parts::All))
         }
         Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Kubelet)),
-        Command::Proxy(flags) => runtime()?.block_on(run_agent(flags, Parts::Proxy)),
+        Command::Proxy(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Proxy)),
+        Command::Ingress(flags) => runtime()?.block_on(run_ingress(flags)),
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
+        // `main` takes the usual way; these are `minke --some-flag kubectl …`.
+        Command::Kubectl { arguments } => run_kubectl(arguments),
+        Command::Why { arguments } => run_kubectl([vec!["why".to_string()], arguments].concat()),
+        Command::Timeline { arguments } => run_kubectl([vec!["timeline".to_string()], arguments].concat()),
+        Command::Top { arguments } => run_kubectl([vec!["live-top".to_string()], arguments].concat()),
+    }
+}
+
+fn run_kubectl(arguments: Vec<String>) -> anyhow::Result<()> {
+    match cli::main(arguments) {
+        0 => Ok(()),
+        code => std::process::exit(code.into()),
     }
 }
 
@@ -93,7 +107,7 @@ async fn run_server(mut flags: Server, whole: bool) -> Result<()> {
     until_stopped(async |Process { env, shutdown, report, components }| {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
-        scheduler_config(flags.scheduler_config.as_deref())?;
+        flags.scheduler_settings()?;
         let pid = PidFile::take(&instance)?;
         ranges::settle_apart(&mut flags, &instance)?;
         let plane = server::start_api(&flags, whole, &instance, env, shutdown, report, components).await?;
@@ -149,13 +163,15 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
         let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
         config.controllers = known_controllers(&flags.controllers)?;
         flags.features.show(&config.metrics);
+        flags.settings.apply(&mut config);
         if flags.use_service_account_credentials {
             config.service_account_clients = Some(service_account_clients(&flags.kubeconfig, &client, env)?);
         }
         let address = (flags.bind_address, flags.secure_port).into();
         let client_ca = flags.client_ca_file.as_deref();
         let health = Health::of_controllers(flags.leader_elect, shutdown, config.caches.clone());
-        component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
+        let pages = Pages { metrics: config.metrics.clone(), ..Pages::default() };
+        component_port::start(address, client.clone(), client_ca, pages, health, env, shutdown)?;
         let identity = match flags.leader_elect {
             true => Some(LeaderIdentity::take(&instance, "controller-manager", env)?),
             false => None,
@@ -179,7 +195,8 @@ async fn run_scheduler(flags: Scheduler) -> Result<()> {
         let elects = config.leader_election.as_ref().is_some_and(|election| election.leader_elect);
         let client_ca = flags.client_ca_file.as_deref();
         let health = Health::of_scheduler(elects, shutdown, informers.clone());
-        component_port::start(address, client.clone(), client_ca, config.metrics.clone(), health, env, shutdown)?;
+        let pages = Pages { metrics: config.metrics.clone(), configz: config.configz() };
+        component_port::start(address, client.clone(), client_ca, pages, health, env, shutdown)?;
         let identity = match elects {
             true => Some(LeaderIdentity::take(&instance, "scheduler", env)?),
             false => None,
@@ -189,6 +206,21 @@ async fn run_scheduler(flags: Scheduler) -> Result<()> {
         }
         server::run_scheduler(config, client, informers, env, shutdown, components);
         Ok(identity)
+    })
+    .await
+}
+
+async fn run_ingress(flags: IngressAlone) -> Result<()> {
+    until_stopped(async |Process { env, shutdown, report, components }| {
+        let instance = flags.data.instance();
+        preflight::data_directory(&instance.data)?;
+        let taken = ports::take_ingress(&flags.ports, &instance)?;
+        let addresses = match flags.node_ip.as_slice() {
+            [] => vec![host::address_like(None)?],
+            said => said.to_vec(),
+        };
+        let client = connect(&flags.kubeconfig, "minke-ingress", env, shutdown)?;
+        ingress::start(taken, &flags.ports, addresses, client, (env, shutdown), report, components).await
     })
     .await
 }
@@ -219,8 +251,20 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
             prepare(&flags)?;
             let informers = InformerFactory::new(access.client, env.clone(), shutdown.clone());
             let name = agent::node_name(&flags.node)?;
-            let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr);
+            let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr)?;
             service_proxy::answer_kubelet(&config, &instance, env, shutdown);
+            // Pod networks are others' here, and so are policies unless it is said.
+            if flags.node.network_policy == Some(crate::flags::Choice::Minke) {
+                network_policy_enforcer::start(
+                    &instance,
+                    &name,
+                    &config.registry,
+                    env,
+                    shutdown,
+                    &informers,
+                    components,
+                );
+            }
             service_proxy::start(&config, env, shutdown, &informers, components);
             return Ok(None);
         }

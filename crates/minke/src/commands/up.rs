@@ -28,7 +28,8 @@ use crate::{
     },
     components::Components,
     control_plane::server,
-    flags::{self, kubelet_flags},
+    flags::{self, Choice, kubelet_flags},
+    network::ingress,
     node::{agent, container_runtime::Runtime},
 };
 
@@ -45,7 +46,7 @@ pub fn up(flags: flags::Up) -> Result<()> {
     }
     preflight::data_directory(&instance.data)?;
     kubelet_flags::check(&flags.node)?;
-    flags::scheduler_config(flags.server.scheduler_config.as_deref())?;
+    flags.server.scheduler_settings()?;
     let display = Display::new("starting");
     match wait_for_child(&instance, &display) {
         Ok(()) => {
@@ -123,7 +124,7 @@ async fn run(
     preflight::root()?;
     preflight::data_directory(&instance.data)?;
     preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
-    flags::scheduler_config(flags.server.scheduler_config.as_deref())?;
+    flags.server.scheduler_settings()?;
     if flags.node.container_runtime_endpoint.is_none() {
         preflight::node_tools()?;
     }
@@ -133,6 +134,10 @@ async fn run(
     ranges::settle(&mut flags.server, instance, &local, &name_servers, &others)?;
     ports::settle_api(&mut flags.server, instance)?;
     ports::settle_node(&mut flags.node, flags.server.dns, instance)?;
+    let ingress = match flags.ingress.ingress {
+        Choice::Minke => Some(ports::take_ingress(&flags.ingress.ports, instance)?),
+        Choice::None => None,
+    };
     file_modes::make_run_directory(instance)?;
     sysctls::record(instance)?;
     clusters::record(instance, &flags.server.pod_cidr, &flags.server.service_cidr)?;
@@ -159,7 +164,13 @@ async fn run(
     let mut endpoints = vec![runtime.endpoint().to_path_buf()];
     let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
     let others = start_others(&flags, instance, &plane, switch, report);
-    let ((), others) = tokio::try_join!(node.start(env, shutdown, report, components), others)?;
+    let ingress = async {
+        let Some(taken) = ingress else { return Ok(()) };
+        let (addresses, client) = (flags.node.node_ip.clone(), in_process::client(&plane.api, ingress::USER, &[]));
+        let (context, settings) = ((env, shutdown), &flags.ingress.ports);
+        ingress::start(taken, settings, addresses, client, context, report, components).await
+    };
+    let ((), others, ()) = tokio::try_join!(node.start(env, shutdown, report, components), others, ingress)?;
     endpoints.extend(others);
     if flags.demo {
         for endpoint in &endpoints {

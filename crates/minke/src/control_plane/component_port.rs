@@ -22,6 +22,7 @@ use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivatePkcs8KeyDer},
 };
+use serde_json::Value;
 use serve::{Handler, Limits, Peer, serve_https};
 use tokio_util::sync::CancellationToken;
 
@@ -31,8 +32,16 @@ pub use health::Health;
 struct Port {
     client: Client,
     callers: Callers,
-    metrics: Metrics,
+    pages: Pages,
     health: Health,
+}
+
+/// What is shown to whoever may see it.
+#[derive(Default)]
+pub struct Pages {
+    pub metrics: Metrics,
+    /// What `/configz` says; null where there is nothing to say.
+    pub configz: Value,
 }
 
 /// Answers at `address` until `shutdown`; port 0 is none. A port in use is taken when it is free.
@@ -40,7 +49,7 @@ pub fn start(
     address: SocketAddr,
     client: Client,
     client_ca_file: Option<&Path>,
-    metrics: Metrics,
+    pages: Pages,
     health: Health,
     env: &Env,
     shutdown: &CancellationToken,
@@ -53,7 +62,7 @@ pub fn start(
         .transpose()?;
     let callers = Callers::new(client.clone(), env.clone(), client_ca_pem).map_err(anyhow::Error::msg)?;
     let (tls, _) = self_signed()?;
-    let (port, env, shutdown) = (Arc::new(Port { client, callers, metrics, health }), env.clone(), shutdown.clone());
+    let (port, env, shutdown) = (Arc::new(Port { client, callers, pages, health }), env.clone(), shutdown.clone());
     env.clone().spawn(async move {
         let refused = |error: &std::io::Error| {
             tracing::warn!(%address, %error, "failed to serve health and metrics: choose another --secure-port");
@@ -112,8 +121,9 @@ impl Port {
             return text(code, verdict);
         }
         match path {
-            "/metrics" => text(StatusCode::OK, self.metrics.page()),
+            "/metrics" => text(StatusCode::OK, self.pages.metrics.page()),
             "/metrics/slis" => text(StatusCode::OK, self.health.slis.page()),
+            "/configz" if !self.pages.configz.is_null() => text(StatusCode::OK, self.pages.configz.to_string()),
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n".into()),
         }
     }
@@ -190,7 +200,7 @@ mod tests {
         let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
         let health = Health::of_scheduler(true, &shutdown, informers.clone());
         let callers = Callers::new(client.clone(), env.clone(), None).unwrap();
-        let mut port = Port { client: client.clone(), callers, metrics, health };
+        let mut port = Port { client: client.clone(), callers, pages: Pages { metrics, ..Pages::default() }, health };
         let request = |path: &str, token: &str| {
             let mut request = Request::get(path).body(()).unwrap().into_parts().0;
             if !token.is_empty() {
@@ -283,7 +293,7 @@ mod tests {
         let client = Client::new(transport.unwrap());
         let callers = Callers::new(client.clone(), env.clone(), None).unwrap();
         let health = Health::of_controllers(true, &CancellationToken::new(), Default::default());
-        let port = Arc::new(Port { client, callers, metrics: Metrics::default(), health });
+        let port = Arc::new(Port { client, callers, pages: Pages::default(), health });
         let (tls, _) = self_signed().unwrap();
         let task = env::spawn(serve_https(listener, tls, port, Limits::COMPONENT, env, CancellationToken::new()));
         let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -307,7 +317,7 @@ mod tests {
         let client = to("https://127.0.0.1:1".into(), Identity::default());
         let (known, stranger) = (authority(), authority());
         let callers = Callers::new(client.clone(), env.clone(), Some(known.0.clone().into_bytes())).unwrap();
-        let port = Port { client, callers, metrics: Metrics::default(), health };
+        let port = Port { client, callers, pages: Pages::default(), health };
         let stop = CancellationToken::new();
         let task = env::spawn(serve_https(listener, tls, Arc::new(port), Limits::COMPONENT, env, stop));
         let ask = async |path: &str, identity: Identity| {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use api::cluster_ranges::ClusterRanges;
 use apiserver::{ApiServer, config};
 use client::{Client, InformerFactory, LeaderElection, lead};
-use controllers::ClusterDns;
+use controllers::{ClusterDns, LoadBalancer, LocalStorage};
 use env::Env;
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ use crate::{
     commands::report::Reporter,
     components::Components,
     control_plane::join_token,
-    flags::{self, Choice},
+    flags::{self, Choice, LoadBalancerMode},
 };
 
 /// Of the admin's kubeconfig, and of nothing that runs by itself.
@@ -120,6 +120,7 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     let mut config = config::Config::in_process(pki.service_account_key()?);
     config.advertise_address = advertise;
     config.port = port;
+    config.hostname = host::name()?;
     config.service_cidrs = flags.service_cidr.clone();
     config.node_ports = port_range(&flags.service_node_port_range)?;
     config.serving_certificate = Some(Arc::new(serving));
@@ -137,6 +138,9 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     });
     flags.security.apply(&mut config)?;
     flags.store.apply(&mut config)?;
+    if flags.controllers.vertical_pod_autoscaler {
+        config.enable_admission_plugins.push("VerticalPodAutoscaler".into());
+    }
     Ok(config)
 }
 
@@ -198,6 +202,7 @@ pub async fn start_controllers(
 ) -> Result<()> {
     let controllers = in_process::client(&plane.api, "system:kube-controller-manager", &[]);
     let mut config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
+    flags.controllers.apply(&mut config);
     own_cluster(&mut config, plane, flags)?;
     plane.api.show_metrics(config.metrics.clone());
     // Others may share an etcd; the embedded store has one server only.
@@ -207,7 +212,7 @@ pub async fn start_controllers(
     };
     let name = identity.as_ref().map(|identity| identity.name.clone());
     run_controllers(config, controllers, env, shutdown, name.clone(), components);
-    let mut scheduling = flags::scheduler_config(flags.scheduler_config.as_deref())?;
+    let mut scheduling = flags.scheduler_settings()?;
     if name.is_some() {
         scheduling.leader_election.get_or_insert_default().identity = name;
     }
@@ -246,6 +251,15 @@ fn own_cluster(config: &mut controllers::Config, plane: &ControlPlane, flags: &f
     config.cluster_dns = match flags.dns {
         Choice::Minke => ClusterDns::Nodes { addresses: dns_addresses(&flags.service_cidr)?, ranges },
         Choice::None => ClusterDns::Other,
+    };
+    config.load_balancer = match flags.load_balancer {
+        LoadBalancerMode::Nodes => LoadBalancer::Nodes,
+        LoadBalancerMode::Layer2 => LoadBalancer::Layer2(flags.load_balancer_pool.clone()),
+        LoadBalancerMode::None => LoadBalancer::None,
+    };
+    config.local_storage = match flags.local_storage {
+        Choice::Minke => LocalStorage::Nodes,
+        Choice::None => LocalStorage::None,
     };
     let api = plane.api.clone();
     if let Some(key) = flags.security.authentication.signing_key()? {

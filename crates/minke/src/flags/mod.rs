@@ -2,9 +2,13 @@
 //! Parsed by `main`; flags of components have upstream's names where there are any.
 //! Starts nothing; only reads what was typed.
 
+pub mod audit_flags;
 pub mod authentication_flags;
+pub mod controller_flags;
 pub mod feature_flags;
+pub mod ingress_flags;
 pub mod kubelet_flags;
+pub mod proxy_flags;
 pub mod security_flags;
 pub mod store_flags;
 
@@ -17,10 +21,19 @@ use std::{
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ipnet::{IpNet, Ipv4Net};
 use kubelet::configuration::Configuration;
+use proxy::KubeProxyConfiguration;
 
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
-    flags::{feature_flags::FeatureFlags, kubelet_flags::Kubelet, security_flags::Security, store_flags::StoreFlags},
+    flags::{
+        controller_flags::Controllers,
+        feature_flags::FeatureFlags,
+        ingress_flags::{Ingress, IngressAlone},
+        kubelet_flags::Kubelet,
+        proxy_flags::Proxy,
+        security_flags::Security,
+        store_flags::StoreFlags,
+    },
     logging::Logging,
 };
 
@@ -52,8 +65,10 @@ pub enum Command {
     Scheduler(Scheduler),
     /// Run the kubelet alone, with upstream's flags and its configuration file
     Kubelet(Box<Kubelet>),
-    /// Run the service proxy alone
-    Proxy(Agent),
+    /// Run the service proxy alone, with upstream's flags and its configuration file
+    Proxy(Box<Proxy>),
+    /// Run the ingress alone
+    Ingress(IngressAlone),
     /// Look at the nodes that `up --nodes` made on this machine, and disturb them
     #[command(subcommand)]
     Node(NodeCommand),
@@ -63,6 +78,30 @@ pub enum Command {
     /// Back up, restore or check the embedded store
     #[command(subcommand)]
     Store(Store),
+    /// Say why an object is pending, not ready, restarting or terminating (TYPE/NAME, with kubectl's flags)
+    #[command(disable_help_flag = true)]
+    Why {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Show what happened to an object and when (TYPE/NAME, with kubectl's flags)
+    #[command(disable_help_flag = true)]
+    Timeline {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Watch the use of nodes and pods in the terminal (with kubectl's flags)
+    #[command(disable_help_flag = true)]
+    Top {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Control a cluster with kubectl's commands and flags
+    #[command(disable_help_flag = true)]
+    Kubectl {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 impl Command {
@@ -70,7 +109,11 @@ impl Command {
     pub fn only_prints(&self) -> bool {
         match self {
             Self::Up(up) => !up.foreground,
-            other => matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_)),
+            other => {
+                let is_kubectl =
+                    matches!(other, Self::Kubectl { .. } | Self::Why { .. } | Self::Timeline { .. } | Self::Top { .. });
+                is_kubectl || matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_))
+            }
         }
     }
 
@@ -120,9 +163,24 @@ pub struct Server {
     /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
     #[arg(long, value_name = "SERVER", default_value = "minke")]
     pub dns: Choice,
+    /// Where Services of type LoadBalancer get their addresses: `nodes` lends those of the nodes, `layer2` gives them
+    /// from a pool that one node at a time announces on its link, `none` leaves them to others
+    #[arg(long, value_name = "MODE", default_value = "nodes")]
+    pub load_balancer: LoadBalancerMode,
+    /// Addresses for --load-balancer=layer2, as CIDRs or ranges (192.0.2.0/28,192.0.2.40-192.0.2.49)
+    #[arg(long, value_name = "RANGE", value_delimiter = ',', required_if_eq("load_balancer", "layer2"))]
+    pub load_balancer_pool: Vec<controllers::AddressRange>,
+    /// Who makes volumes of the default StorageClass: nodes, as directories of their own, or `none` for drivers alone
+    #[arg(long, value_name = "PROVISIONER", default_value = "minke")]
+    pub local_storage: Choice,
     /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1) for the scheduler
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
+    /// Policy file (v1: predicates, priorities, extenders) for the scheduler, the older form of the same
+    #[arg(long, value_name = "FILE", conflicts_with = "scheduler_config")]
+    pub policy_config_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub controllers: Controllers,
     #[command(flatten)]
     pub security: Security,
 }
@@ -153,6 +211,10 @@ pub struct Node {
     /// Who sets up pod networks: our own plugin, or `none` when a foreign one is installed
     #[arg(long, value_name = "PLUGIN", default_value = "minke")]
     pub cni: Choice,
+    /// Who enforces NetworkPolicies: ourselves, or `none` when a foreign network plugin does
+    /// [default: minke with --cni=minke, else none]
+    #[arg(long, value_name = "ENFORCER")]
+    pub network_policy: Option<Choice>,
     /// How pods reach those of other nodes: `routes` when nodes share a link, else `vxlan`
     #[arg(long, value_name = "NETWORK", default_value = "routes")]
     pub pod_network: PodNetwork,
@@ -175,8 +237,20 @@ pub struct Node {
     /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) for the kubelet of this node; wins over the flags here
     #[arg(long, value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,
+    /// KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1) for the service proxy of this node
+    #[arg(long, value_name = "FILE")]
+    pub proxy_config: Option<PathBuf>,
     #[arg(skip)]
     pub kubelet: KubeletSettings,
+    /// The file's fields, and over them the flags of `minke proxy`.
+    #[arg(skip)]
+    pub proxy: KubeProxyConfiguration,
+}
+
+impl Node {
+    pub fn enforces_network_policy(&self) -> bool {
+        self.network_policy.unwrap_or(self.cni) == Choice::Minke
+    }
 }
 
 /// What only `minke kubelet` can be told.
@@ -193,6 +267,8 @@ pub struct Up {
     pub server: Server,
     #[command(flatten)]
     pub node: Node,
+    #[command(flatten)]
+    pub ingress: Ingress,
     /// How many nodes to run on this machine; each but the first in its own network namespace
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub nodes: u8,
@@ -249,7 +325,7 @@ pub struct Agent {
     #[command(flatten)]
     pub features: FeatureFlags,
     /// Credentials for the API server, instead of joining with a token
-    #[arg(long, value_name = "FILE", required_unless_present = "server")]
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// API server to join, as https://HOST:PORT
     #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]
@@ -264,6 +340,9 @@ pub struct Agent {
     /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
     #[arg(long, value_name = "SERVER", default_value = "minke")]
     pub dns: Choice,
+    /// Who makes volumes of the default StorageClass: nodes, as directories of their own, or `none` for drivers alone
+    #[arg(long, value_name = "PROVISIONER", default_value = "minke")]
+    pub local_storage: Choice,
     /// Addresses of pods in the whole cluster
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16", value_delimiter = ',')]
     pub pod_cidr: Vec<IpNet>,
@@ -294,6 +373,8 @@ pub struct Remote {
     /// Which controllers run: `*` is all, `name` one more, `-name` one less
     #[arg(long, value_name = "NAMES", default_value = "*", value_delimiter = ',', allow_hyphen_values = true)]
     pub controllers: Vec<String>,
+    #[command(flatten)]
+    pub settings: Controllers,
     /// Whether each controller has a service account of its own (in kube-system), with no more rights than it needs
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
         default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -321,6 +402,9 @@ pub struct Scheduler {
     /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Policy file (v1: predicates, priorities, extenders), the older form of the same
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub policy_config_file: Option<PathBuf>,
     /// Whether to wait for the Lease that only one of several schedulers holds [default: what the file says, else true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
@@ -333,6 +417,13 @@ pub struct Scheduler {
     /// Authorities of the certificates by which clients are known there [default: those of the API server]
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoadBalancerMode {
+    Nodes,
+    Layer2,
+    None,
 }
 
 /// Our own, or somebody else's.
@@ -452,7 +543,7 @@ impl Agent {
 impl Scheduler {
     /// What the file says, and whose credentials count.
     pub fn settings(&self) -> anyhow::Result<(scheduler::Config, PathBuf)> {
-        let mut config = scheduler_config(self.config.as_deref())?;
+        let mut config = scheduler_config(self.config.as_deref(), self.policy_config_file.as_deref())?;
         let election = config.leader_election.get_or_insert_default();
         election.leader_elect = self.leader_elect.unwrap_or(election.leader_elect);
         match self.kubeconfig.clone().or_else(|| config.kubeconfig.clone()) {
@@ -462,9 +553,19 @@ impl Scheduler {
     }
 }
 
-/// From a KubeSchedulerConfiguration file, if there is one.
-pub fn scheduler_config(path: Option<&Path>) -> anyhow::Result<scheduler::Config> {
-    Ok(path.map(scheduler::Config::load).transpose()?.unwrap_or_default())
+/// From a KubeSchedulerConfiguration file or an older Policy file, if there is one.
+pub fn scheduler_config(config: Option<&Path>, policy: Option<&Path>) -> anyhow::Result<scheduler::Config> {
+    Ok(match (config, policy) {
+        (Some(path), _) => scheduler::Config::load(path)?,
+        (None, Some(path)) => scheduler::Config::load_policy(path)?,
+        (None, None) => scheduler::Config::default(),
+    })
+}
+
+impl Server {
+    pub fn scheduler_settings(&self) -> anyhow::Result<scheduler::Config> {
+        scheduler_config(self.scheduler_config.as_deref(), self.policy_config_file.as_deref())
+    }
 }
 
 impl Node {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use apiserver::config;
 use clap::{Args, builder::BoolishValueParser};
 
-use super::{authentication_flags::AuthenticationFlags, feature_flags::FeatureFlags};
+use super::{audit_flags::AuditFlags, authentication_flags::AuthenticationFlags, feature_flags::FeatureFlags};
 
 /// Extra headers of a front proxy, and the names of the others, as every cluster has them.
 const USER_HEADER: &str = "X-Remote-User";
@@ -88,6 +88,10 @@ pub struct Security {
     /// Settings of single admission plugins (AdmissionConfiguration)
     #[arg(long, value_name = "FILE")]
     admission_control_config_file: Option<PathBuf>,
+    /// Divide the two limits below among priority levels, and queue what comes beyond them
+    #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true", num_args = 0..=1,
+        require_equals = true, value_parser = BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    enable_priority_and_fairness: bool,
     /// How many requests that only read are served at once; 0: any number
     #[arg(long, value_name = "N", default_value_t = 400)]
     max_requests_inflight: usize,
@@ -110,6 +114,8 @@ pub struct Security {
     pub features: FeatureFlags,
     #[command(flatten)]
     pub authentication: AuthenticationFlags,
+    #[command(flatten)]
+    audit: AuditFlags,
 }
 
 fn runtime_config(text: &str) -> Result<config::RuntimeConfig, String> {
@@ -148,7 +154,9 @@ impl Security {
         self.authorization(config)?;
         config.enable_admission_plugins.extend(self.enable_admission_plugins.iter().cloned());
         config.disable_admission_plugins.extend(self.disable_admission_plugins.iter().cloned());
+        config.audit = self.audit.options()?;
         config.admission_control_config_file = self.admission_control_config_file.clone();
+        config.limits.priority_and_fairness = self.enable_priority_and_fairness;
         config.limits.requests_in_flight = unlimited(self.max_requests_inflight);
         config.limits.mutating_requests_in_flight = unlimited(self.max_mutating_requests_inflight);
         if self.request_timeout.is_zero() {
@@ -322,9 +330,10 @@ mod tests {
         );
         let limits = |c: &config::Config| {
             let unlimited = c.limits.requests_in_flight == tokio::sync::Semaphore::MAX_PERMITS;
-            format!("{unlimited} {}", c.limits.mutating_requests_in_flight)
+            format!("{unlimited} {} {}", c.limits.mutating_requests_in_flight, c.limits.priority_and_fairness)
         };
-        check("--max-requests-inflight=0 --max-mutating-requests-inflight=7", limits, "true 7");
+        check("--max-requests-inflight=0 --max-mutating-requests-inflight=7", limits, "true 7 true");
+        check("--enable-priority-and-fairness=false", limits, "false 200 false");
         let times = |c: &config::Config| {
             let limits = &c.limits;
             let streams = limits.connections.streams_per_connection;

@@ -59,6 +59,7 @@ mod tests {
                 data_dir: data.path().into(),
                 table: "mk-cni".into(),
                 cluster_cidrs: vec![],
+                policy_socket: None,
             });
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
             runtime.unwrap().block_on(check(&conflist, data.path()));

@@ -3,6 +3,7 @@
 
 pub mod dns_service;
 pub mod endpoint_drain;
+pub mod ingress;
 pub mod ipam_gc;
 pub mod nft_repair;
 pub mod pod_network;

@@ -102,6 +102,7 @@ mod tests {
                 data_dir: data.path().into(),
                 table: "mk-cni".into(),
                 cluster_cidrs: vec!["10.99.0.0/16".parse().unwrap()],
+                policy_socket: None,
             });
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {

@@ -68,6 +68,8 @@ pub struct Network {
     pub cluster_cidrs: Vec<IpNet>,
     /// What the service proxy has written.
     pub service_rules: AppliedState,
+    /// Where the enforcement of NetworkPolicies hears of new pods, if it is ours.
+    pub policy_socket: Option<PathBuf>,
 }
 
 impl Network {
@@ -77,7 +79,8 @@ impl Network {
         cluster_cidrs: Vec<IpNet>,
         service_rules: AppliedState,
     ) -> Self {
-        Self { instance: instance.clone(), mtu: mtu(flags), cluster_cidrs, service_rules }
+        let policy_socket = flags.enforces_network_policy().then(|| instance.policy_socket());
+        Self { instance: instance.clone(), mtu: mtu(flags), cluster_cidrs, service_rules, policy_socket }
     }
 
     /// Who has addresses of it.
@@ -97,6 +100,7 @@ impl Network {
             data_dir: self.instance.cni_data(),
             table: self.instance.cni_table(),
             cluster_cidrs: self.cluster_cidrs.clone(),
+            policy_socket: self.policy_socket.clone(),
         })
     }
 
@@ -246,7 +250,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let cluster_cidrs = ["10.99.0.0/16", "fd99::/48"].map(|range| range.parse().unwrap()).to_vec();
         let (instance, service_rules) = (Instance::new(data.path()), AppliedState::default());
-        let network = Network { instance, mtu: None, cluster_cidrs, service_rules };
+        let network = Network { instance, mtu: None, cluster_cidrs, service_rules, policy_socket: None };
         let (file, bridge) = (network_file(&network.instance), network.instance.bridge());
         let own = OwnNode { client: client.clone(), name: "n".into() };
         let served = Arc::new(Mutex::new(Vec::new()));

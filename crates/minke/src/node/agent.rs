@@ -39,6 +39,7 @@ use crate::{
         access::Access,
         container_runtime::Runtime,
         join::{Member, Serving},
+        network_policy_enforcer,
         own_node::{self, Names, OwnNode},
         service_proxy,
     },
@@ -55,6 +56,7 @@ pub struct Node {
     pod_cidrs: Vec<IpNet>,
     service_cidrs: Vec<IpNet>,
     dns: Choice,
+    local_storage: Choice,
     proxy: Client,
     serving: Option<Arc<dyn ResolvesServerCert>>,
     joined: Option<(Arc<Member>, Arc<Serving>)>,
@@ -105,6 +107,7 @@ impl Node {
             pod_cidrs: server.pod_cidr.clone(),
             service_cidrs: server.service_cidr.clone(),
             dns: server.dns,
+            local_storage: server.local_storage,
         })
     }
 
@@ -120,6 +123,7 @@ impl Node {
             pod_cidrs: flags.pod_cidr.clone(),
             service_cidrs: flags.service_cidr.clone(),
             dns: flags.dns,
+            local_storage: flags.local_storage,
             proxy: client,
             serving,
             joined,
@@ -139,7 +143,7 @@ impl Node {
     ) -> Result<()> {
         let node = Arc::new(self);
         let informers = InformerFactory::new(node.proxy.clone(), env.clone(), shutdown.clone());
-        let proxy = node.proxy_config();
+        let proxy = node.proxy_config()?;
         let gate = node.gate(OwnRules::Here(proxy.applied_state.clone()), &informers, env);
         node.start_network(proxy, env, shutdown, &informers, components);
         node.start_kubelet(env, shutdown, gate, components)?;
@@ -204,6 +208,7 @@ impl Node {
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
             endpoint_drain: Some(gate),
+            local_storage: self.local_storage == Choice::Minke,
             ..kubelet::Config::default()
         };
         if let Some(thresholds) = self.flags.eviction_thresholds()? {
@@ -257,10 +262,27 @@ impl Node {
                 env.spawn(async move { node.serve_dns_on_node(shared, &task_env, &until).await });
             }
         }
+        if self.flags.enforces_network_policy() {
+            network_policy_enforcer::start(
+                &self.instance,
+                &self.own.name,
+                &proxy.registry,
+                env,
+                shutdown,
+                informers,
+                components,
+            );
+        }
+        let layer2 = proxy::Layer2Config {
+            node_name: self.own.name.clone(),
+            node_addresses: self.addresses.clone(),
+            record: self.instance.announced_addresses(),
+        };
+        env.spawn(proxy::run_layer2(layer2, informers.clone(), env.clone(), shutdown.clone()));
         service_proxy::start(&proxy, env, shutdown, informers, components);
     }
 
-    fn proxy_config(&self) -> proxy::ProxyConfig {
+    fn proxy_config(&self) -> Result<proxy::ProxyConfig> {
         service_proxy::config(&self.flags, &self.instance, &self.own.name, &self.pod_cidrs)
     }
 

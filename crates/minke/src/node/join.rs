@@ -82,7 +82,7 @@ impl ResolvesServerCert for Serving {
 
 /// Joins, or comes back with the certificate from last time.
 pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &Env) -> Result<Arc<Member>> {
-    let server = flags.server.clone().context("--server is missing")?;
+    let server = flags.server.clone().context("neither --kubeconfig nor --server says where the cluster is")?;
     let pki = instance.pki();
     file_modes::private_directory(&pki)?;
     let ca_pem = authority(flags, &server, &pki.join("ca.crt"))?;

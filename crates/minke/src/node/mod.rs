@@ -5,5 +5,6 @@ pub mod access;
 pub mod agent;
 pub mod container_runtime;
 pub mod join;
+pub mod network_policy_enforcer;
 pub mod own_node;
 pub mod service_proxy;

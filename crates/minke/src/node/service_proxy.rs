@@ -2,28 +2,57 @@
 //! Started by `agent`, or by `commands` in a process of its own.
 //! Rules are the crate `proxy`'s.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
 
+use anyhow::{Context, Result};
 use client::InformerFactory;
 use env::Env;
 use ipnet::IpNet;
+use nix::sys::socket::SockaddrStorage;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     cluster::{host, instance::Instance, ports},
     components::Components,
-    flags,
+    flags::{self, proxy_flags},
 };
 
-pub fn config(flags: &flags::Node, instance: &Instance, node_name: &str, pod_cidrs: &[IpNet]) -> proxy::ProxyConfig {
+/// Where NodePorts answer: what this machine has in `networks`, or the primary addresses and 127.0.0.1.
+fn node_port_addresses(networks: Option<&[IpNet]>, primary: &[IpAddr]) -> Result<(Vec<IpAddr>, bool)> {
+    let Some(networks) = networks else { return Ok((primary.to_vec(), true)) };
+    let interfaces = nix::ifaddrs::getifaddrs().context("failed to see this machine's addresses")?;
+    let address = |storage: &SockaddrStorage| {
+        let four = storage.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+        four.or_else(|| storage.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
+    };
+    let own = interfaces.filter_map(|interface| address(&interface.address?));
+    let inside = |ip: &IpAddr| networks.iter().any(|network| network.contains(ip));
+    let chosen: BTreeSet<IpAddr> = own.filter(|ip| inside(ip) && !ip.is_loopback()).collect();
+    Ok((chosen.into_iter().collect(), inside(&Ipv4Addr::LOCALHOST.into())))
+}
+
+pub fn config(
+    flags: &flags::Node,
+    instance: &Instance,
+    node_name: &str,
+    pod_cidrs: &[IpNet],
+) -> Result<proxy::ProxyConfig> {
+    let settings = proxy_flags::settings(flags)?;
     // A node may be known by another address than the machine's own; ports are open on both.
     let mut node_addresses = flags.node_ip.clone();
     let own = [host::address(false), host::address(true)].into_iter().flatten();
     node_addresses.extend(own.filter(|own| !flags.node_ip.contains(own) && !own.is_loopback()));
+    let (node_port_addresses, localhost_node_ports) =
+        node_port_addresses(settings.node_port_addresses.as_deref(), &node_addresses)?;
     let mut config = proxy::ProxyConfig::new(proxy::NodeConfig {
         node_name: node_name.to_string(),
         node_addresses,
-        localhost_node_ports: true,
+        node_port_addresses,
+        localhost_node_ports,
+        masquerade_all: settings.masquerade_all,
         pod_cidrs: pod_cidrs.to_vec(),
         zone: None,
     });
@@ -31,7 +60,10 @@ pub fn config(flags: &flags::Node, instance: &Instance, node_name: &str, pod_cid
     let at = |address: Ipv4Addr, port: u16| (port != 0).then_some(SocketAddr::new(address.into(), port));
     config.healthz = at(Ipv4Addr::UNSPECIFIED, flags.proxy_healthz_port.unwrap_or(ports::PROXY_HEALTHZ_PORT));
     config.metrics = at(Ipv4Addr::LOCALHOST, flags.proxy_metrics_port.unwrap_or(ports::PROXY_METRICS_PORT));
-    config
+    config.healthz = settings.healthz.unwrap_or(config.healthz);
+    config.metrics = settings.metrics.unwrap_or(config.metrics);
+    config.conntrack = Some(settings.conntrack);
+    Ok(config)
 }
 
 /// Lets a kubelet in another process ask what the rules hold.

@@ -3,11 +3,14 @@
 //! TCP is left alone: a connection ends when its endpoint does. The newest word about a frontend counts.
 
 mod flow_table;
+mod limits;
 
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+pub use self::limits::ConntrackLimits;
 
 use self::flow_table::FlowTable;
 use crate::rules::{Family, Frontend, Target};

@@ -3,7 +3,5 @@
 //! Decides nothing about Services: that is `rules`.
 
 pub mod elements;
-pub mod nft_command;
-pub mod nft_monitor;
 pub mod render;
 pub mod session_affinity;

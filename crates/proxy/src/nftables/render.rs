@@ -85,7 +85,9 @@ fn base(text: &mut String, words: &TableWords, family: Family, config: &NodeConf
         .filter(|net| Family::of_ip(net.addr()) == family)
         .map(|net| net.trunc().to_string())
         .collect();
-    if !pods.is_empty() {
+    if config.masquerade_all {
+        line(format!("add rule {table} dispatch {ip} daddr @cluster-ips {MARK}"));
+    } else if !pods.is_empty() {
         let pods = pods.join(", ");
         line(format!("add rule {table} dispatch {ip} daddr @cluster-ips {ip} saddr != {{ {pods} }} {MARK}"));
     }

@@ -4,9 +4,9 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, sync::Arc};
 
+use netfilter::Nft;
 use serde_json::Value;
 
-use super::nft_command::Nft;
 use crate::{rules::Family, ruleset::Ruleset};
 
 /// Clients of the sets that are in the kernel now, as commands to put behind the new table.

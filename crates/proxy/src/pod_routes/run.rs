@@ -92,7 +92,7 @@ pub async fn apply_pod_routes(config: &PodRoutesConfig, plan: &Plan) -> Result<(
         PodRoutesMode::Routes => String::new(),
     };
     for family in ["-4", "-6"] {
-        let listed = run("ip", &["-j", family, "route", "show", "proto", &protocol], "").await?;
+        let listed = run_command("ip", &["-j", family, "route", "show", "proto", &protocol], "").await?;
         for destination in json_strings(&listed, "dst") {
             let stale = |net: &IpNet| {
                 !plan.routes.contains_key(net) && config.ranges.pods.iter().any(|cluster| cluster.contains(net))
@@ -105,14 +105,14 @@ pub async fn apply_pod_routes(config: &PodRoutesConfig, plan: &Plan) -> Result<(
     for (cidr, hop) in &plan.routes {
         let _ = writeln!(batch, "route replace {cidr} via {hop} {device}proto {protocol}");
     }
-    run("bridge", &["-batch", "-"], &bridge).await?;
-    run("ip", &["-batch", "-"], &batch).await.map(drop)
+    run_command("bridge", &["-batch", "-"], &bridge).await?;
+    run_command("ip", &["-batch", "-"], &batch).await.map(drop)
 }
 
 async fn ensure_device(device: &Device) -> Result<(), PodRoutesError> {
     let Device { name, vni, port, mtu, local, mac, addresses } = device;
     let mut batch = String::new();
-    let listed = run("ip", &["-j", "-d", "link", "show", "type", "vxlan"], "").await?;
+    let listed = run_command("ip", &["-j", "-d", "link", "show", "type", "vxlan"], "").await?;
     let links: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
     let present = links.iter().find(|link| link["ifname"] == name.as_str());
     let right = present.is_some_and(|link| {
@@ -134,7 +134,7 @@ async fn ensure_device(device: &Device) -> Result<(), PodRoutesError> {
         let _ = writeln!(batch, "address replace {address}/{bits} dev {name}{dad}");
     }
     let _ = writeln!(batch, "link set {name} mtu {mtu} up");
-    run("ip", &["-batch", "-"], &batch).await.map(drop)
+    run_command("ip", &["-batch", "-"], &batch).await.map(drop)
 }
 
 /// Who is behind which next hop, without asking the network.
@@ -145,13 +145,13 @@ async fn neighbours(
     plan: &Plan,
 ) -> Result<(), PodRoutesError> {
     let name = &device.name;
-    let listed = run("ip", &["-j", "neigh", "show", "dev", name, "nud", "permanent"], "").await?;
+    let listed = run_command("ip", &["-j", "neigh", "show", "dev", name, "nud", "permanent"], "").await?;
     for ip in json_strings(&listed, "dst") {
         if ip.parse::<IpAddr>().is_ok_and(|ip| !ip.is_multicast() && !plan.neighbours.contains_key(&ip)) {
             let _ = writeln!(batch, "neigh del {ip} dev {name}");
         }
     }
-    let listed = run("bridge", &["-j", "fdb", "show", "dev", name], "").await?;
+    let listed = run_command("bridge", &["-j", "fdb", "show", "dev", name], "").await?;
     let entries: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
     for entry in &entries {
         let (Some(mac), Some(remote)) = (entry["mac"].as_str(), entry["dst"].as_str()) else { continue };
@@ -172,7 +172,7 @@ fn json_strings(listed: &str, field: &str) -> Vec<String> {
     entries.iter().filter_map(|entry| entry[field].as_str().map(str::to_owned)).collect()
 }
 
-async fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<String, PodRoutesError> {
+pub async fn run_command(program: &'static str, arguments: &[&str], input: &str) -> Result<String, PodRoutesError> {
     if arguments.contains(&"-batch") && input.is_empty() {
         return Ok(String::new());
     }

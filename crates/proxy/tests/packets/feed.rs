@@ -1,5 +1,5 @@
 //! An API server's lists and watches from memory, for a proxy under test.
-//! Used by `main`; what is put here reaches the informers at once.
+//! Used by `main`, and by the packet tests of `network_policy`; what is put here reaches the informers at once.
 //! Every event has its own, growing resourceVersion.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -25,6 +25,14 @@ struct Inner {
     events: Vec<Value>,
 }
 
+impl Inner {
+    fn tell(&self, plural: &str, kind: WatchKind, object: &Arc<Object>) {
+        for (_, watcher) in self.watchers.iter().filter(|(watched, _)| watched == plural) {
+            let _ = watcher.send(WatchEvent { kind, object: object.clone() });
+        }
+    }
+}
+
 impl Feed {
     pub fn put(&self, plural: &str, mut value: Value) {
         let mut inner = self.0.lock();
@@ -34,6 +42,9 @@ impl Feed {
         let (version, kind) = match plural {
             "services" => ("v1", "Service"),
             "nodes" => ("v1", "Node"),
+            "pods" => ("v1", "Pod"),
+            "namespaces" => ("v1", "Namespace"),
+            "networkpolicies" => ("networking.k8s.io/v1", "NetworkPolicy"),
             "servicecidrs" => ("networking.k8s.io/v1", "ServiceCIDR"),
             _ => ("discovery.k8s.io/v1", "EndpointSlice"),
         };
@@ -42,14 +53,18 @@ impl Feed {
         let object = Arc::new(Object::from_value(&value).unwrap());
         let before = inner.objects.insert((plural.to_owned(), object.key()), object.clone());
         let kind = if before.is_some() { WatchKind::Modified } else { WatchKind::Added };
-        for (watched, watcher) in &inner.watchers {
-            if watched == plural {
-                let _ = watcher.send(WatchEvent { kind, object: object.clone() });
-            }
-        }
+        inner.tell(plural, kind, &object);
+    }
+
+    #[allow(dead_code, reason = "not every test that uses this file does")]
+    pub fn remove(&self, plural: &str, key: &str) {
+        let mut inner = self.0.lock();
+        let object = inner.objects.remove(&(plural.to_owned(), key.to_owned())).expect("it was put");
+        inner.tell(plural, WatchKind::Deleted, &object);
     }
 
     /// What was said so far.
+    #[allow(dead_code, reason = "not every test that uses this file asks")]
     pub fn events(&self) -> Vec<Value> {
         self.0.lock().events.clone()
     }

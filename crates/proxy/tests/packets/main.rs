@@ -4,6 +4,7 @@
 
 mod elements;
 mod feed;
+mod layer2;
 mod pod_routes;
 mod policies;
 mod trouble;
@@ -158,14 +159,17 @@ impl Node {
             node: NodeConfig {
                 node_name: "here".into(),
                 node_addresses: vec!["192.0.2.1".parse().unwrap()],
+                node_port_addresses: vec!["192.0.2.1".parse().unwrap()],
                 localhost_node_ports: true,
                 pod_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
-                zone: None,
+                ..NodeConfig::default()
             },
             table: "mk-proxy".into(),
             applied_state: self.applied_state.clone(),
             healthz: Some("0.0.0.0:10256".parse().unwrap()),
             metrics: None,
+            registry: metrics::Metrics::default(),
+            conntrack: None,
         };
         self.shutdown = CancellationToken::new();
         let (feed, shutdown) = (self.feed.clone(), self.shutdown.clone());

@@ -4,13 +4,14 @@
 
 mod file;
 pub(crate) mod plugin_args;
+mod policy;
 mod profiles;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use metrics::Metrics;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{Error, diagnosis::Diagnoses, plugins::registry::Registry};
 
@@ -109,12 +110,42 @@ pub struct ExtenderConfig {
     pub bind_verb: String,
     #[serde(rename = "enableHTTPS")]
     pub enable_https: bool,
+    pub tls_config: Option<ExtenderTlsConfig>,
     #[serde(rename = "httpTimeout")]
     pub http_timeout: Option<String>,
     pub node_cache_capable: bool,
     pub managed_resources: Vec<ManagedResource>,
     /// Its failures are not the pod's.
     pub ignorable: bool,
+}
+
+impl ExtenderConfig {
+    pub fn is_https(&self) -> bool {
+        self.enable_https || self.url_prefix.starts_with("https://")
+    }
+
+    /// `enableHTTPS` wins over what the prefix says.
+    pub fn url(&self, verb: &str) -> String {
+        let prefix = self.url_prefix.trim_end_matches('/');
+        match prefix.strip_prefix("http://").filter(|_| self.enable_https) {
+            Some(rest) => format!("https://{rest}/{verb}"),
+            None => format!("{prefix}/{verb}"),
+        }
+    }
+}
+
+/// How an extender is known and knows us. Data is PEM in base64.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ExtenderTlsConfig {
+    pub insecure: bool,
+    pub server_name: String,
+    pub cert_file: String,
+    pub key_file: String,
+    pub ca_file: String,
+    pub cert_data: String,
+    pub key_data: String,
+    pub ca_data: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -142,6 +173,43 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What it is set to, as upstream's `/configz` shows it.
+    pub fn configz(&self) -> Value {
+        let choices = |choices: &[PluginChoice]| -> Vec<Value> {
+            choices.iter().map(|choice| json!({ "name": choice.name, "weight": choice.weight })).collect()
+        };
+        let profile = |profile: &ProfileConfig| {
+            let plugins: BTreeMap<&String, Value> = profile
+                .plugins
+                .iter()
+                .map(|(point, s)| (point, json!({ "enabled": choices(&s.enabled), "disabled": choices(&s.disabled) })))
+                .collect();
+            let arguments = profile.plugin_config.iter().map(|own| json!({ "name": own.name, "args": own.args }));
+            json!({
+                "schedulerName": profile.scheduler_name.as_deref().unwrap_or("default-scheduler"),
+                "percentageOfNodesToScore": profile.percentage_of_nodes_to_score,
+                "plugins": plugins, "pluginConfig": arguments.collect::<Vec<_>>(),
+            })
+        };
+        let extender = |extender: &ExtenderConfig| {
+            json!({
+                "urlPrefix": extender.url_prefix, "filterVerb": extender.filter_verb,
+                "preemptVerb": extender.preempt_verb, "prioritizeVerb": extender.prioritize_verb,
+                "bindVerb": extender.bind_verb, "weight": extender.weight, "enableHTTPS": extender.enable_https,
+                "httpTimeout": extender.http_timeout, "nodeCacheCapable": extender.node_cache_capable,
+                "ignorable": extender.ignorable,
+            })
+        };
+        json!({ "kubescheduler.config.k8s.io": {
+            "percentageOfNodesToScore": self.percentage_of_nodes_to_score,
+            "podInitialBackoffSeconds": self.pod_initial_backoff.as_secs(),
+            "podMaxBackoffSeconds": self.pod_max_backoff.as_secs(),
+            "leaderElection": { "leaderElect": self.leader_election.as_ref().is_some_and(|own| own.leader_elect) },
+            "profiles": self.profiles.iter().map(profile).collect::<Vec<_>>(),
+            "extenders": self.extenders.iter().map(extender).collect::<Vec<_>>(),
+        } })
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |text: String| Err(Error::Config(text));
         if self.percentage_of_nodes_to_score > 100 {
@@ -155,11 +223,11 @@ impl Config {
             return wrong("extenders: only one extender can implement bind".into());
         }
         for (at, extender) in self.extenders.iter().enumerate() {
-            if !extender.url_prefix.starts_with("http://") || extender.enable_https {
-                return wrong(format!("extenders[{at}].urlPrefix: must start with http://; HTTPS is not supported"));
+            if !extender.url_prefix.starts_with("http://") && !extender.url_prefix.starts_with("https://") {
+                return wrong(format!("extenders[{at}].urlPrefix: must start with http:// or https://"));
             }
-            if !extender.preempt_verb.is_empty() {
-                return wrong(format!("extenders[{at}].preemptVerb: not supported"));
+            if let Err(error) = crate::extender::check_tls(extender) {
+                return wrong(format!("extenders[{at}].{error}"));
             }
             if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
                 return wrong(format!("extenders[{at}].weight: must have a positive weight applied to it"));

@@ -29,6 +29,8 @@ pub enum ClusterEvent {
     Volume,
     StorageClass,
     CsiNode,
+    CsiDriver,
+    CsiStorageCapacity,
     Namespace,
 }
 
@@ -63,6 +65,8 @@ impl ClusterEvent {
             ClusterEvent::Volume => ("PersistentVolume", action),
             ClusterEvent::StorageClass => ("storage.k8s.io/StorageClass", action),
             ClusterEvent::CsiNode => ("storage.k8s.io/CSINode", action),
+            ClusterEvent::CsiDriver => ("storage.k8s.io/CSIDriver", action),
+            ClusterEvent::CsiStorageCapacity => ("storage.k8s.io/CSIStorageCapacity", action),
             ClusterEvent::Namespace => ("Namespace", action),
         }
     }

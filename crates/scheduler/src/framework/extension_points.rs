@@ -91,6 +91,8 @@ pub struct Candidate {
     pub victims: Vec<Arc<PodInfo>>,
     /// Victims that a PodDisruptionBudget protects.
     pub violations: usize,
+    /// The other nodes that would do, best first: an extender may not agree to this one.
+    pub alternatives: Vec<Candidate>,
 }
 
 pub enum PostFilterResult {

@@ -58,6 +58,18 @@ impl Scheduler {
                 cluster.objects_version += 1;
                 self.wake_for(&ClusterEvent::CsiNode, action);
             }
+            InformerEvent::CsiDriver(change) => {
+                let action = action(&change);
+                put(&mut cluster.csi_drivers, &change.key, change.new);
+                cluster.objects_version += 1;
+                self.wake_for(&ClusterEvent::CsiDriver, action);
+            }
+            InformerEvent::CsiStorageCapacity(change) => {
+                let action = action(&change);
+                put(&mut cluster.csi_storage_capacities, &change.key, change.new);
+                cluster.objects_version += 1;
+                self.wake_for(&ClusterEvent::CsiStorageCapacity, action);
+            }
             InformerEvent::Service(change) => put(&mut cluster.services, &change.key, change.new),
             InformerEvent::ReplicaSet(change) => put(&mut cluster.replica_sets, &change.key, change.new),
             InformerEvent::ReplicationController(change) => {

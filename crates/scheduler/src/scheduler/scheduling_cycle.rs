@@ -9,8 +9,9 @@ use crate::{
     cycle::{self, Fit, Remedy},
     diagnosis::Diagnosis,
     equivalence_class::{Choice, class_hash},
+    extender::Extenders,
     framework::{Candidate, Code, CycleState, PostFilterPlugin, Profile},
-    pod_info::PodInfo,
+    pod_info::{PendingPod, PodInfo},
     queue::QueuedPodInfo,
     scheduler::binding_cycle::Outcome,
     scheduler_metrics::{PREEMPTIONS, VICTIMS},
@@ -35,7 +36,10 @@ impl Scheduler {
         self.cluster.cache.prepare_order();
         let feasible = match cycle::find_fit(&self.cluster, &profile, &pod.info, &mut self.start, &env) {
             Fit::Feasible(feasible) => feasible,
-            Fit::Unschedulable(diagnosis, remedy) => return self.refuse(&profile, pod, *diagnosis, remedy),
+            Fit::Unschedulable(diagnosis, remedy) => {
+                let remedy = agreed(self.extenders.clone(), pod.info.clone(), remedy).await;
+                return self.refuse(&profile, pod, *diagnosis, remedy);
+            }
         };
         if self.extenders.is_empty() {
             let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &[], &env);
@@ -163,5 +167,25 @@ impl Scheduler {
         diagnosis.reject_node(row, plugin, flight.node.clone(), status);
         self.began = flight.attempt.began;
         self.park(&profile, flight.pod, Arc::new(diagnosis), Some(String::new()));
+    }
+}
+
+/// The remedy that extenders agree to, where they want to be asked about victims.
+async fn agreed(extenders: Extenders, pod: Arc<PendingPod>, remedy: Remedy) -> Remedy {
+    let Remedy::Nominate(plugin, mut best) = remedy else { return remedy };
+    if !extenders.supports_preemption(&pod) {
+        return Remedy::Nominate(plugin, best);
+    }
+    let others = std::mem::take(&mut best.alternatives);
+    let candidates = std::iter::once(best).chain(others).collect();
+    match extenders.preempt(&pod, candidates).await {
+        Ok(agreed) => match agreed.into_iter().next() {
+            Some(best) => Remedy::Nominate(plugin, best),
+            None => {
+                let message = "preemption: no extender agreed to a node".to_string();
+                Remedy::Nothing { message, clear_nomination: true }
+            }
+        },
+        Err(error) => Remedy::Nothing { message: format!("preemption: {error}"), clear_nomination: false },
     }
 }

@@ -19,8 +19,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("metrics", &["env", "serve"]),
     ("kubelet", &["env", "serve", "api", "client", "cri", "cni", "metrics"]),
     ("proxy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
+    ("network-policy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
     ("dns", &["env", "serve", "api", "client", "metrics"]),
+    ("ingress", &["env", "serve", "api", "client", "metrics"]),
     ("image", &[]),
+    ("cli", &["env", "api", "client"]),
     ("testkit", &[]),
     ("e2e", &["env", "api", "client", "image"]),
 ];

@@ -1,14 +1,18 @@
 //! Tests that share one running cluster, each in a namespace of its own.
 
 mod access;
+mod autoscaling;
 mod cis_benchmark;
 mod file_modes;
 mod guestbook;
+mod ingress;
 mod journey;
 mod kubectl_client;
+mod kubectl_compare;
 mod names;
 mod network;
 mod network_kinds;
+mod network_policy;
 mod node;
 mod pull;
 mod python;

@@ -9,8 +9,9 @@ use crate::{
     field::{ErrorList, Path},
     kinds::{
         Behavior, Column,
+        behavior::{keep_field, reset_to_old},
         common::{
-            access::{default_to, int_at, part, part_mut, text},
+            access::{default_to, int_at, part, part_mut, set, text},
             checks,
             columns::{
                 CONTAINERS, IMAGES, SELECTOR, age, age_of, containers, integer, labels, name, name_of, selector, string,
@@ -23,6 +24,20 @@ use crate::{
 
 #[derive(Default)]
 pub struct DaemonSet;
+
+/// What was `spec.templateGeneration` before apps/v1: counts changes of the template, and its pods bear it as a label.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn template_generation(object: &Value) -> i64 {
+    let text = object["metadata"]["annotations"][TEMPLATE_GENERATION].as_str();
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn set_template_generation(object: &mut Value, generation: i64) {
+    if let Some(annotations) = part_mut(object, "metadata").and_then(|metadata| part_mut(metadata, "annotations")) {
+        annotations[TEMPLATE_GENERATION] = json!(generation.to_string());
+    }
+}
 
 impl Behavior for DaemonSet {
     fn default(&self, object: &mut Value) {
@@ -38,6 +53,22 @@ impl Behavior for DaemonSet {
         }
         default_to(spec, "revisionHistoryLimit", 10);
         pod_spec::defaults::template(spec);
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        set(object, "status", self.initial_status());
+        set_template_generation(object, template_generation(object).max(1));
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value) {
+        keep_field(object, old, "status");
+        let changed = !checks::same(&object["spec"]["template"], &old["spec"]["template"]);
+        set_template_generation(object, template_generation(old).max(1) + i64::from(changed));
+    }
+
+    fn prepare_status_update(&self, object: &mut Value, old: &Value) {
+        reset_to_old(object, old, self.status_update_resets());
+        set_template_generation(object, template_generation(old).max(1));
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
@@ -150,5 +181,28 @@ fn update_strategy(errors: &mut ErrorList, path: &Path, strategy: &Value) {
             }
         }
         _ => errors.not_supported(path, strategy.clone(), &["OnDelete", "RollingUpdate"]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_generation_counts_changes_of_the_template() {
+        let mut set = json!({ "metadata": { "name": "d" }, "spec": { "template": { "spec": {} } } });
+        DaemonSet.prepare_create(&mut set);
+        assert_eq!(template_generation(&set), 1);
+        let check = |change: &dyn Fn(&mut Value), expected: i64| {
+            let mut new = set.clone();
+            change(&mut new);
+            DaemonSet.prepare_update(&mut new, &set);
+            assert_eq!(template_generation(&new), expected, "{new}");
+        };
+        check(&|_| {}, 1);
+        check(&|new| new["spec"]["minReadySeconds"] = json!(3), 1);
+        check(&|new| new["spec"]["template"]["spec"]["hostNetwork"] = json!(true), 2);
+        check(&|new| set_template_generation(new, 9), 1);
+        check(&|new| new["metadata"]["annotations"] = Value::Null, 1);
     }
 }

@@ -326,6 +326,9 @@ fn validate_rules(errors: &mut ErrorList, path: &Path, rules: &Value) {
         _ => {}
     }
     checks::optional_one_of(errors, path, rules, "selectPolicy", &["Disabled", "Max", "Min"]);
+    if let Some(tolerance) = Quantity::from_value(&rules["tolerance"]).filter(|quantity| quantity.sign() < 0) {
+        errors.invalid(&path.child("tolerance"), tolerance.canonical(), checks::NOT_NEGATIVE);
+    }
     let path = path.child("policies");
     if !is_set(rules, "policies") {
         errors.required(&path, "must specify at least one Policy");

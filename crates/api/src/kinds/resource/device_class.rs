@@ -17,6 +17,10 @@ use crate::{
 pub struct DeviceClass;
 
 impl Behavior for DeviceClass {
+    fn is_acted_upon(&self) -> bool {
+        false
+    }
+
     fn returns_deleted(&self) -> bool {
         true
     }

@@ -39,6 +39,10 @@ pub fn default_claim_spec(spec: &mut Value) {
 pub struct ResourceClaim;
 
 impl Behavior for ResourceClaim {
+    fn is_acted_upon(&self) -> bool {
+        false
+    }
+
     fn returns_deleted(&self) -> bool {
         true
     }

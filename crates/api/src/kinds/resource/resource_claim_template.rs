@@ -22,6 +22,10 @@ use crate::{
 pub struct ResourceClaimTemplate;
 
 impl Behavior for ResourceClaimTemplate {
+    fn is_acted_upon(&self) -> bool {
+        false
+    }
+
     fn returns_deleted(&self) -> bool {
         true
     }

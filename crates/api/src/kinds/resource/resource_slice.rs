@@ -22,6 +22,10 @@ use crate::{
 pub struct ResourceSlice;
 
 impl Behavior for ResourceSlice {
+    fn is_acted_upon(&self) -> bool {
+        false
+    }
+
     fn returns_deleted(&self) -> bool {
         true
     }

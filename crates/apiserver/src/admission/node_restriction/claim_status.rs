@@ -41,7 +41,7 @@ fn fixed(claim: &Value) -> Value {
 }
 
 /// An empty list or map is as good as none.
-fn without_empty(value: Value) -> Value {
+pub(super) fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
             let kept = fields.into_iter().map(|(name, value)| (name, without_empty(value)));
@@ -54,7 +54,7 @@ fn without_empty(value: Value) -> Value {
 }
 
 /// `part.field` of each that differs.
-fn changed_fields(old: &Value, new: &Value) -> Vec<String> {
+pub(super) fn changed_fields(old: &Value, new: &Value) -> Vec<String> {
     let mut changed = Vec::new();
     for part in names(old, new) {
         let (old, new) = (&old[&part], &new[&part]);

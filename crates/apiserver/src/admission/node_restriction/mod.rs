@@ -4,6 +4,7 @@
 
 mod api_references;
 mod claim_status;
+mod local_volume;
 mod node_object;
 mod pods;
 #[cfg(test)]
@@ -45,6 +46,7 @@ impl Plugin for NodeRestriction {
             ("", "pods") => pods::check(&self.cluster, node, a),
             ("", "nodes") => node_object::check(&self.cluster, node, a),
             ("", "persistentvolumeclaims") => claim_status::check(node, a),
+            ("", "persistentvolumes") => local_volume::check(node, a),
             ("", "serviceaccounts") if a.subresource == "token" => self.token(node, a).await,
             ("coordination.k8s.io", "leases") => lease(node, a),
             ("storage.k8s.io", "csinodes") => csi_node(node, a),

@@ -430,3 +430,57 @@ async fn selectors_that_escape_a_comma_do_not_widen_what_a_node_reads() {
     let others = format!("{secrets}/own?watch=1&fieldSelector=metadata.name%21%3Dx");
     f.check(Method::GET, &others, Value::Null, "400 fieldSelector metadata.name doesn't match requested name").await;
 }
+
+#[tokio::test]
+async fn a_node_lets_go_of_its_own_local_volumes_and_changes_nothing_else() {
+    let f = configured(|_| {}).await;
+    let f = registered(f).await;
+    let finalizers = json!([api::local_storage::FINALIZER, "example.com/keep"]);
+    for (name, owner) in [("own", "n1"), ("other", "n2")] {
+        let volume = json!({
+            "metadata": { "name": name, "labels": { api::local_storage::NODE_LABEL: owner }, "finalizers": finalizers,
+                "annotations": { "pv.kubernetes.io/provisioned-by": api::local_storage::PROVISIONER } },
+            "spec": { "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "local": { "path": "/v" },
+                "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions":
+                    [{ "key": "a", "operator": "Exists" }] }] } } },
+        });
+        f.ok(Method::POST, "/api/v1/persistentvolumes", volume).await;
+    }
+    let (own, other) = ("/api/v1/persistentvolumes/own", "/api/v1/persistentvolumes/other");
+    let changed = async |path: &str, pointer: &str, value: Value| {
+        let mut volume = f.ok(Method::GET, path, Value::Null).await;
+        let finalizers = volume["metadata"]["finalizers"].as_array_mut().unwrap();
+        finalizers.retain(|finalizer| finalizer != api::local_storage::FINALIZER);
+        if !pointer.is_empty() {
+            let (part, field) = pointer.split_once('.').unwrap();
+            volume[part][field] = value;
+        }
+        volume
+    };
+    let alive = "403 can only let go of a persistent volume that is being deleted";
+    f.check(Method::PUT, own, changed(own, "", Value::Null).await, alive).await;
+    for path in [own, other] {
+        f.ok(Method::DELETE, path, Value::Null).await;
+    }
+    for (field, value) in [
+        ("metadata.finalizers", Value::Null),
+        ("metadata.labels", json!({ "a": "b" })),
+        ("spec.mountOptions", json!(["x"])),
+    ] {
+        let finalizer = api::local_storage::FINALIZER;
+        let why = format!("403 node \"n1\" is not allowed to change more than the finalizer {finalizer:?}: {field}");
+        f.check(Method::PUT, own, changed(own, field, value).await, &why).await;
+    }
+    let unrelated = f.as_n1(Method::PUT, other, changed(other, "", Value::Null).await).await;
+    assert!(unrelated.contains("no relationship found between node 'n1' and this object"), "{unrelated}");
+    let listed = |node: &str| format!("/api/v1/persistentvolumes?labelSelector=minke.io%2Flocal-storage-node%3D{node}");
+    f.check(Method::GET, &listed("n1"), Value::Null, "").await;
+    for path in [listed("n2"), "/api/v1/persistentvolumes".into()] {
+        let refused = f.as_n1(Method::GET, &path, Value::Null).await;
+        assert!(refused.contains("can only get individual resources of this type"), "{refused}");
+    }
+    f.check(Method::PUT, own, changed(own, "", Value::Null).await, "").await;
+    let left = f.ok(Method::GET, own, Value::Null).await;
+    let held = left["metadata"]["finalizers"].as_array().unwrap();
+    assert!(held.contains(&json!("example.com/keep")) && !held.contains(&json!(api::local_storage::FINALIZER)));
+}

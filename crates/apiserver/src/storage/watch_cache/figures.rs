@@ -54,10 +54,7 @@ pub struct Counts {
 
 impl ResourceCache {
     pub(super) fn figures(&self, prefix: &str, revision: Revision) -> Figures {
-        let (objects, bytes) = {
-            let state = self.state.read();
-            (state.objects.len(), state.bytes)
-        };
+        let (objects, bytes) = self.size();
         let count = |tally: &AtomicU64| tally.load(Ordering::Relaxed);
         let counters = &self.counters;
         Figures {

@@ -120,6 +120,12 @@ impl ResourceCache {
         self.state.read().objects.len()
     }
 
+    /// How many objects there are, and their bytes.
+    pub fn size(&self) -> (usize, usize) {
+        let state = self.state.read();
+        (state.objects.len(), state.bytes)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

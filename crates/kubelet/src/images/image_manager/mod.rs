@@ -4,7 +4,7 @@
 
 mod credentials;
 mod error;
-mod in_flight;
+pub(crate) mod in_flight;
 pub mod pull_records;
 mod reference;
 

@@ -3,12 +3,14 @@
 //! Run by `wiring`; reads the runtime's own status.
 //! Labels, taints and fields of other owners are left as they are.
 
+mod comparison;
 mod events;
 mod machine;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use client::{Client, EventRecorder, Informer, Patch};
+use comparison::differs;
 use cri::Runtime;
 use env::Env;
 use futures::StreamExt;
@@ -34,12 +36,14 @@ use tokio::sync::Notify;
 
 use crate::{
     config::Config,
+    csi::mounter::CsiManager,
     pod::pod_status::whole_seconds,
     resources::eviction::{Pressure, Pressures, Signal, Threshold, condition_name},
     runtime::{
         pleg::Pleg,
         runtime_features::{RuntimeFeatures, network_problem},
     },
+    volumes::local_storage,
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -82,6 +86,8 @@ pub struct NodeStatusManager {
     pub pressures: Arc<Pressures>,
     pub allocatable: Allocatable,
     pub features: Arc<RuntimeFeatures>,
+    /// Volumes of drivers that are in use.
+    pub csi: Arc<CsiManager>,
     /// Asks for a look at the status at once.
     pub wake: Arc<Notify>,
 }
@@ -132,8 +138,9 @@ impl NodeStatusManager {
         .map(|(key, value)| (key.to_string(), value.to_string()))
         .into();
         labels.extend(self.config.labels.clone());
-        let annotations =
+        let mut annotations =
             BTreeMap::from([("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into())]);
+        annotations.extend(local_storage::announcement(&self.config));
         Node {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
@@ -349,6 +356,10 @@ impl NodeStatusManager {
         status.images = self.images().await.or(previous.images.clone());
         status.runtime_handlers = self.features.node_handlers();
         status.features = self.features.shown_features();
+        let in_use = self.csi.volumes_in_use();
+        // An empty list takes away what was said before.
+        let said = previous.volumes_in_use.as_ref().is_some_and(|said| !said.is_empty());
+        status.volumes_in_use = (said || !in_use.is_empty()).then_some(in_use);
         let is_ready = |s: &NodeStatus| s.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let (ready, was_ready) = (is_ready(&status), is_ready(&previous));
         let due = last_report.is_none_or(|at| self.env.monotonic() - at >= self.config.status_report_interval);
@@ -517,36 +528,6 @@ fn condition(
 fn is_newer(found: &Node, held: &Node) -> bool {
     let version = |node: &Node| node.metadata.resource_version.as_ref().and_then(|v| v.parse::<u64>().ok());
     found.metadata.uid != held.metadata.uid || version(found) > version(held)
-}
-
-/// Whether two statuses say different things, heartbeats aside.
-fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
-    let essence = |status: &NodeStatus| {
-        let mut status = NodeStatus {
-            capacity: status.capacity.clone(),
-            allocatable: status.allocatable.clone(),
-            addresses: status.addresses.clone(),
-            daemon_endpoints: status.daemon_endpoints.clone(),
-            node_info: status.node_info.clone(),
-            images: status.images.clone(),
-            runtime_handlers: status.runtime_handlers.clone(),
-            features: status.features.clone(),
-            conditions: status.conditions.clone(),
-            ..Default::default()
-        };
-        for condition in status.conditions.iter_mut().flatten() {
-            condition.last_heartbeat_time = None;
-        }
-        status.conditions.iter_mut().flatten().for_each(|c| c.last_transition_time = None);
-        if let Some(conditions) = &mut status.conditions {
-            let ours = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
-            conditions.retain(|c| ours.contains(&c.type_.as_str()));
-            conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
-        }
-        status.images = status.images.filter(|images| !images.is_empty());
-        status
-    };
-    essence(old) != essence(new)
 }
 
 #[cfg(test)]

@@ -69,7 +69,11 @@ fn make(path: &Path, medium: &Medium, group: Option<u32>) -> io::Result<()> {
         _ => {}
     }
     if fresh || mounts_now {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))?;
+        let mode = path.metadata()?.permissions().mode();
+        // As upstream's: one in memory keeps the sticky bit that the kernel gives it.
+        if mode & 0o777 != 0o777 {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))?;
+        }
         if let Some(group) = group {
             file_system::set_volume_ownership(path, group, false, false)?;
         }
@@ -127,6 +131,24 @@ mod tests {
         check(None, Some("50Mi"), 50 << 20);
         check(Some("0"), None, 1 << 30);
         check(Some("4Gi"), Some("2Gi"), 1 << 30);
+    }
+
+    #[test]
+    fn one_in_memory_keeps_its_sticky_bit_with_a_group_too() {
+        if !nix::unistd::geteuid().is_root() {
+            return eprintln!("left out: needs root");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let check = |name: &str, medium: Medium, group: Option<u32>, expected: u32| {
+            let path = directory.path().canonicalize().unwrap().join(name);
+            make(&path, &medium, group).unwrap();
+            let mode = path.metadata().unwrap().permissions().mode() & 0o7777;
+            file_system::remove(&path).unwrap();
+            assert_eq!(mode, expected, "{name}: {mode:o}");
+        };
+        check("disk", Medium::Disk, None, 0o777);
+        check("memory", Medium::Memory(None), None, 0o1777);
+        check("given", Medium::Memory(None), Some(2000), 0o3777);
     }
 
     #[test]

@@ -112,6 +112,7 @@ mod tests {
             node: &NodeFacts::default(),
             tokens: &BTreeMap::new(),
             pods_dir: Path::new("/nowhere"),
+            local_storage_dir: Path::new("/nowhere"),
             actual: &ActualStateOfWorld::default(),
             timestamp: "now",
         };

@@ -16,6 +16,7 @@ use crate::{
         devices::{self, FileSystem},
         error::VolumeError,
         file_system,
+        local_storage::LocalDirectory,
         plugin::{MountContext, Mounter, SetUp, Spec, VolumePlugin, Warning, is_block},
     },
 };
@@ -37,7 +38,8 @@ impl VolumePlugin for LocalPlugin {
         let Spec::Persistent { volume, read_only } = spec else {
             return Err(VolumeError::NoPluginMatched(NAME.into()));
         };
-        let local = LocalVolume::new(volume, read_only);
+        let mut local = LocalVolume::new(volume, read_only);
+        local.provisioned = LocalDirectory::new(context.local_storage_dir, volume);
         let security_context = pod_spec::spec(context.pod).security_context.as_ref();
         let policy = security_context.and_then(|c| c.fs_group_change_policy.as_deref());
         let target = context.volume_dir(self, &local.name);
@@ -91,6 +93,8 @@ struct LocalVolume {
     /// A device without a file system.
     block: bool,
     read_only: bool,
+    /// Of the node's own storage: made when it is first wanted.
+    provisioned: Option<LocalDirectory>,
 }
 
 impl LocalVolume {
@@ -103,11 +107,15 @@ impl LocalVolume {
             file_system: FileSystem { kind: source.fs_type, options: spec.mount_options.unwrap_or_default() },
             block: is_block(volume),
             read_only,
+            provisioned: None,
         }
     }
 
     /// Checks what is there and gives it to the pod's group. A device is mounted at `target`. Where the files are.
     fn prepare(&self, ownership: Ownership, target: &Path) -> Result<PathBuf, VolumeError> {
+        if let Some(directory) = &self.provisioned {
+            directory.set_up()?;
+        }
         if !self.path.exists() {
             return Err(VolumeError::PathNotFound(self.path.clone()));
         }

@@ -8,6 +8,7 @@ mod empty_dir;
 mod host_path;
 mod image;
 pub mod local;
+mod nfs;
 mod projected;
 mod secret;
 
@@ -20,6 +21,7 @@ pub static PLUGINS: VolumePlugins = VolumePlugins(&[
     &host_path::HostPathPlugin,
     &image::ImagePlugin,
     &local::LocalPlugin,
+    &nfs::NfsPlugin,
     &projected::ProjectedPlugin,
     &secret::SecretPlugin,
 ]);

@@ -136,6 +136,7 @@ mod tests {
             node: &NodeFacts::default(),
             tokens,
             pods_dir: Path::new("/nowhere"),
+            local_storage_dir: Path::new("/nowhere"),
             actual: &ActualStateOfWorld::default(),
             timestamp: "now",
         })

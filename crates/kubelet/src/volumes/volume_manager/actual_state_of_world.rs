@@ -4,14 +4,19 @@
 //! Starts empty, so what an earlier process mounted is set up once more, which changes nothing.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 #[derive(Debug, Default)]
 pub struct ActualStateOfWorld {
     /// Paths by volume name, by pod UID.
     pods: HashMap<String, BTreeMap<String, PathBuf>>,
+    /// Volumes that their driver wants to be told of again and again, by pod UID.
+    republished: HashMap<String, BTreeSet<String>>,
+    /// Claims of drivers, and when their sizes were last compared, by pod UID.
+    expandable: HashMap<String, BTreeMap<String, Duration>>,
 }
 
 impl ActualStateOfWorld {
@@ -19,7 +24,36 @@ impl ActualStateOfWorld {
         self.pods.entry(uid.into()).or_default().insert(volume.into(), path);
     }
 
+    /// From now on it is looked at for a larger size.
+    pub fn mark_expandable(&mut self, uid: &str, volume: &str, now: Duration) {
+        self.expandable.entry(uid.into()).or_default().insert(volume.into(), now);
+    }
+
+    /// The pod's volumes that were not looked at for so long, and where they are.
+    pub fn due_for_expansion(&mut self, uid: &str, now: Duration, interval: Duration) -> Vec<(String, PathBuf)> {
+        let Some(volumes) = self.expandable.get_mut(uid) else { return Vec::new() };
+        let due = volumes.iter_mut().filter(|(_, seen)| now.saturating_sub(**seen) >= interval);
+        let due: Vec<String> = due
+            .map(|(name, seen)| {
+                *seen = now;
+                name.clone()
+            })
+            .collect();
+        let paths = self.pods.get(uid);
+        due.into_iter().filter_map(|name| Some((name.clone(), paths?.get(&name)?.clone()))).collect()
+    }
+
+    pub fn mark_republished(&mut self, uid: &str, volume: &str) {
+        self.republished.entry(uid.into()).or_default().insert(volume.into());
+    }
+
+    pub fn is_republished(&self, uid: &str, volume: &str) -> bool {
+        self.republished.get(uid).is_some_and(|volumes| volumes.contains(volume))
+    }
+
     pub fn mark_pod_unmounted(&mut self, uid: &str) {
+        self.republished.remove(uid);
+        self.expandable.remove(uid);
         self.pods.remove(uid);
     }
 

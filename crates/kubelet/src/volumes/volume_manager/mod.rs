@@ -7,13 +7,14 @@
 pub mod actual_state_of_world;
 mod desired_state_of_world;
 mod desired_state_of_world_populator;
+mod driver_volumes;
 mod reconciler;
 #[cfg(test)]
 mod toy_plugin_tests;
 
 use std::{
     collections::{BTreeMap, HashSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -37,6 +38,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    csi::{mounter::CsiManager, volume::CsiVolume},
     files::file_work::FileWork,
     node::node_metrics::STORAGE_DURATION,
     pod::pod_spec,
@@ -48,6 +50,7 @@ pub struct VolumeManager {
     env: Env,
     plugins: VolumePlugins,
     pods_dir: PathBuf,
+    local_storage_dir: PathBuf,
     /// Our Node object as last seen: its labels tell which volumes may be used here.
     node: Arc<Mutex<Node>>,
     tokens: TokenManager,
@@ -56,6 +59,7 @@ pub struct VolumeManager {
     desired: Mutex<DesiredStateOfWorld>,
     actual: Mutex<ActualStateOfWorld>,
     files: FileWork,
+    csi: Arc<CsiManager>,
 }
 
 /// What a set-up needs to know beside the pod.
@@ -82,6 +86,7 @@ impl VolumeManager {
         recorder: EventRecorder,
         metrics: Metrics,
         files: FileWork,
+        csi: Arc<CsiManager>,
     ) -> Self {
         Self {
             tokens: TokenManager::new(client.clone(), env.clone()),
@@ -92,15 +97,22 @@ impl VolumeManager {
             node,
             metrics,
             pods_dir: config.pods_dir(),
+            local_storage_dir: config.local_storage_dir(),
             desired: Mutex::default(),
             actual: Mutex::default(),
             files,
+            csi,
         }
     }
 
     /// Where a pod's volumes are, as far as they are mounted.
     pub fn paths(&self, uid: &str) -> BTreeMap<String, PathBuf> {
         self.actual.lock().paths(uid)
+    }
+
+    /// Whether a pod has a volume whose files are here.
+    pub fn is_in_use(&self, path: &Path) -> bool {
+        self.actual.lock().find_in_other_pods("", |_, used| used == path).is_some()
     }
 
     /// Mounts, or brings up to date, every volume of the pod.
@@ -110,6 +122,7 @@ impl VolumeManager {
         let actions = reconcile(uid, &self.desired.lock(), &self.actual.lock());
         let volumes = || pod_spec::spec(pod).volumes.iter().flatten();
         let mut refresh_after: Option<Duration> = None;
+        self.expand_mounted(pod).await;
         for action in actions {
             let Action::Mount(name) = action else { continue };
             let Some(volume) = volumes().find(|volume| volume.name == name) else { continue };
@@ -147,6 +160,9 @@ impl VolumeManager {
             Some(found) => Spec::Persistent { volume: found, read_only: is_read_only_claim(volume) },
             None => Spec::Inline(volume),
         };
+        if let Some(csi) = CsiVolume::new(spec, pod) {
+            return self.mount_by_driver(pod, &volume.name, csi, persistent.as_ref()).await;
+        }
         let plugin = self.plugins.find(spec).ok_or_else(|| no_plugin(spec))?;
         let (tokens, refresh_after) = self.fetch_tokens(pod, plugin.tokens(volume)).await?;
         let mounter = self.new_mounter(plugin, spec, pod, &volume.name, facts, &tokens)?;
@@ -183,6 +199,7 @@ impl VolumeManager {
             node: &facts.node,
             tokens,
             pods_dir: &self.pods_dir,
+            local_storage_dir: &self.local_storage_dir,
             actual: &self.actual.lock(),
             timestamp: &format!("{time}.{}", self.env.random_u64() % 10_000_000_000),
         };
@@ -215,6 +232,8 @@ impl VolumeManager {
     }
 
     async fn unmount_all(&self, uid: &str) -> Result<(), TearDownError> {
+        // What a driver has mounted it takes down itself, before anything is removed.
+        self.csi.unmount_pod(uid).await?;
         self.actual.lock().mark_pod_unmounted(uid);
         self.tokens.forget(uid);
         let directory = self.pods_dir.join(uid);

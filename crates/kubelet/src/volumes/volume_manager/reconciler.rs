@@ -14,7 +14,10 @@ pub enum Action {
 
 pub fn reconcile(uid: &str, desired: &DesiredStateOfWorld, actual: &ActualStateOfWorld) -> Vec<Action> {
     let Some(volumes) = desired.volumes(uid) else { return vec![Action::UnmountAll] };
-    let missing = volumes.iter().filter(|volume| volume.requires_remount || !actual.is_mounted(uid, &volume.name));
+    let missing = volumes.iter().filter(|volume| {
+        let again = volume.requires_remount || actual.is_republished(uid, &volume.name);
+        again || !actual.is_mounted(uid, &volume.name)
+    });
     missing.map(|volume| Action::Mount(volume.name.clone())).collect()
 }
 

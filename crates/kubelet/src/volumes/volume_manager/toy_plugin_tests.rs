@@ -12,7 +12,11 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{test_api::UnreachableApi, volumes::plugin::SetUp};
+use crate::{
+    csi::mounter::{CsiManager, DriverObjects},
+    test_api::UnreachableApi,
+    volumes::plugin::SetUp,
+};
 
 /// Shows the address of a gitRepo volume in a file.
 struct ToyPlugin;
@@ -52,7 +56,16 @@ fn manager(root: &Path) -> VolumeManager {
     let config = Config { root_dir: root.into(), ..Config::default() };
     let node = Arc::new(Mutex::default());
     let files = FileWork::new(env.clone());
-    let manager = VolumeManager::new(client, env, &config, node, recorder, Metrics::default(), files);
+    let csi = CsiManager::new(
+        client.clone(),
+        env.clone(),
+        &config,
+        DriverObjects { find: Box::new(|_| None), synced: Box::new(|| Box::pin(async {})) },
+        files.clone(),
+        Metrics::default(),
+    );
+    let csi = Arc::new(csi);
+    let manager = VolumeManager::new(client, env, &config, node, recorder, Metrics::default(), files, csi);
     VolumeManager { plugins: WITH_TOY, ..manager }
 }
 
@@ -92,7 +105,7 @@ async fn a_volume_type_is_one_file_and_one_row() {
 
 #[test]
 fn a_persistent_volume_of_an_unknown_type_is_refused() {
-    let volume = json!({"metadata": {"name": "pv"}, "spec": {"nfs": {"server": "s", "path": "/"}}});
+    let volume = json!({"metadata": {"name": "pv"}, "spec": {"glusterfs": {"endpoints": "e", "path": "/"}}});
     let volume = serde_json::from_value(volume).unwrap();
     let spec = Spec::Persistent { volume: &volume, read_only: false };
     assert!(PLUGINS.find(spec).is_none());

@@ -143,8 +143,10 @@ fn find(
             Err(reasons) => refusals.extend(reasons.into_iter().map(|reason| (reason, 1))),
         }
     }
-    match candidates.into_iter().min_by_key(preference) {
-        Some(best) => PostFilterResult::Nominate(best),
+    candidates.sort_by_cached_key(preference);
+    let mut candidates = candidates.into_iter();
+    match candidates.next() {
+        Some(best) => PostFilterResult::Nominate(Candidate { alternatives: candidates.collect(), ..best }),
         None => {
             let others = cluster.cache.len() - possible.len();
             if others > 0 {
@@ -213,7 +215,7 @@ fn victims_on(
         }
     }
     victims.sort_by_key(|p| (Reverse(p.priority), started(p)));
-    Ok(Candidate { node: node.name.clone(), victims, violations })
+    Ok(Candidate { node: node.name.clone(), victims, violations, alternatives: Vec::new() })
 }
 
 /// Pods whose removal would break a budget, and the others; the order within each stays.

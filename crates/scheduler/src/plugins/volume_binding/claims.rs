@@ -20,6 +20,8 @@ use crate::{cluster::Cluster, node_info::NodeInfo, node_selector::NodeTerms, pod
 
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+pub const NOT_FOUND: &str = "node(s) didn't find available persistent volumes to bind";
+pub const NOT_ENOUGH_SPACE: &str = "node(s) did not have enough free storage";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// What must be done for a claim before its pod can be bound.
@@ -124,6 +126,26 @@ fn can_provision(cluster: &Cluster, claim: &PersistentVolumeClaim, node: &NodeIn
         && (allowed.is_empty() || allowed.iter().any(|term| topology_matches(term, node)))
 }
 
+/// Whether the class's driver has said that the node can have a volume of the claim's size, or says nothing of sizes.
+fn has_capacity(cluster: &Cluster, claim: &PersistentVolumeClaim, node: &NodeInfo) -> bool {
+    let Some(class) = class(cluster, claim) else { return true };
+    let driver = cluster.csi_drivers.get(&class.provisioner);
+    if driver.is_none_or(|driver| driver.spec.storage_capacity != Some(true)) {
+        return true;
+    }
+    let wanted = bytes(claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()));
+    let name = class_name(claim);
+    cluster.csi_storage_capacities.values().any(|capacity| {
+        let limit = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref());
+        let limit = limit.and_then(|text| Quantity::parse(&text.0).ok()).map_or(0, |q| q.value());
+        let topology = capacity.node_topology.as_ref();
+        let here = topology.is_some_and(|selector| {
+            LabelSelector::from_meta(Some(selector)).is_ok_and(|selector| selector.matches(node.labels()))
+        });
+        capacity.storage_class_name == name && limit >= wanted && here
+    })
+}
+
 fn topology_matches(term: &TopologySelectorTerm, node: &NodeInfo) -> bool {
     term.match_label_expressions.iter().flatten().all(|expression| {
         Requirement::new(&expression.key, Operator::In, expression.values.clone())
@@ -131,19 +153,19 @@ fn topology_matches(term: &TopologySelectorTerm, node: &NodeInfo) -> bool {
     })
 }
 
-/// What to do so that the claims that wait for a node can be used on this one; `None` when nothing will do.
-pub fn claim_bindings(cluster: &Cluster, pod: &PodInfo, node: &NodeInfo) -> Option<Vec<ClaimBinding>> {
+/// What to do so that the claims that wait for a node can be used on this one, or why nothing will do.
+pub fn claim_bindings(cluster: &Cluster, pod: &PodInfo, node: &NodeInfo) -> Result<Vec<ClaimBinding>, &'static str> {
     let mut bindings = Vec::new();
     let mut taken: HashSet<&str> = HashSet::new();
     for key in &pod.claims {
-        let claim = cluster.claims.get(key)?;
+        let claim = cluster.claims.get(key).ok_or(NOT_FOUND)?;
         if is_bound(claim) {
             continue;
         }
         // Provisioning for another node is under way: only there can it end.
         if let Some(selected) = selected_node(claim) {
             if *selected != *node.name {
-                return None;
+                return Err(NOT_FOUND);
             }
             bindings.push(ClaimBinding::Provision { claim: key.clone() });
             continue;
@@ -153,13 +175,18 @@ pub fn claim_bindings(cluster: &Cluster, pod: &PodInfo, node: &NodeInfo) -> Opti
                 taken.insert(volume);
                 bindings.push(ClaimBinding::Static { claim: key.clone(), volume: volume.to_string() });
             }
-            None if can_provision(cluster, claim, node) => {
-                bindings.push(ClaimBinding::Provision { claim: key.clone() })
-            }
-            None => return None,
+            None if !can_provision(cluster, claim, node) => return Err(NOT_FOUND),
+            None if !has_capacity(cluster, claim, node) => return Err(NOT_ENOUGH_SPACE),
+            None => bindings.push(ClaimBinding::Provision { claim: key.clone() }),
         }
     }
-    Some(bindings)
+    Ok(bindings)
+}
+
+/// The pod's claims that a volume is being made for.
+pub fn selected(cluster: &Cluster, pod: &PodInfo) -> HashSet<String> {
+    let has_node = |key: &&String| cluster.claims.get(*key).is_some_and(|claim| selected_node(claim).is_some());
+    pod.claims.iter().filter(has_node).cloned().collect()
 }
 
 /// Whether every claim of the pod is bound.

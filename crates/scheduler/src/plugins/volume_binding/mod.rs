@@ -10,8 +10,8 @@ pub mod claims;
 use std::{sync::Arc, time::Duration};
 
 use claim_requests::ClaimRequest;
-use claim_waits::ClaimWaits;
-use claims::{ClaimBinding, is_bound, reachable, volume_name, waits_for_node};
+use claim_waits::{ClaimWaits, ClaimsOutcome};
+use claims::{ClaimBinding, NOT_FOUND, is_bound, reachable, volume_name, waits_for_node};
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use parking_lot::Mutex;
@@ -28,7 +28,6 @@ use crate::{
     pod_info::PendingPod,
 };
 
-const NOT_FOUND: &str = "node(s) didn't find available persistent volumes to bind";
 const UNREACHABLE: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NO_VOLUME: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
 const IMMEDIATE: &str = "pod has unbound immediate PersistentVolumeClaims";
@@ -127,6 +126,7 @@ impl EnqueueExtensions for VolumeBinding {
         QueueingHint::queue_if(match event {
             ClusterEvent::Claim(key) => pod.claims.contains(key),
             ClusterEvent::Volume | ClusterEvent::StorageClass => true,
+            ClusterEvent::CsiDriver | ClusterEvent::CsiStorageCapacity => true,
             ClusterEvent::Node { change, .. } => change.labels,
             _ => false,
         })
@@ -158,9 +158,8 @@ impl ReservePlugin for VolumeBinding {
             return Ok(());
         }
         let target = cluster.cache.node(node);
-        let Some(bindings) = target.and_then(|target| claims::claim_bindings(cluster, pod, target)) else {
-            return Err(Status::unschedulable(NOT_FOUND));
-        };
+        let bindings = target.ok_or(NOT_FOUND).and_then(|target| claims::claim_bindings(cluster, pod, target));
+        let bindings = bindings.map_err(Status::unschedulable)?;
         if bindings.is_empty() {
             return Ok(());
         }
@@ -208,7 +207,7 @@ impl PreBindPlugin for VolumeBinding {
     ) -> BoxFuture<'static, Result<(), Status>> {
         let requests = state.read::<Reserved>().map(|reserved| reserved.requests.clone()).unwrap_or_default();
         let all_bound = claims::all_bound(cluster, pod);
-        let wait = (!all_bound).then(|| self.waits.lock().add(pod.info()));
+        let wait = (!all_bound).then(|| self.waits.lock().add(pod.info(), claims::selected(cluster, pod)));
         let (waits, key) = (self.waits.clone(), pod.key.clone());
         let (client, env, timeout) = (handle.client.clone(), handle.env.clone(), self.bind_timeout);
         async move {
@@ -217,7 +216,13 @@ impl PreBindPlugin for VolumeBinding {
                 let sent = claim_requests::send(&client, requests).await;
                 sent.map_err(|error| Status::error(format!("binding volumes: {}", error.message)))?;
                 match bound {
-                    Some(bound) => bound.await.map_err(|_| Status::error("binding volumes: the pod is gone")),
+                    Some(bound) => match bound.await {
+                        Ok(ClaimsOutcome::Bound) => Ok(()),
+                        Ok(ClaimsOutcome::NodeGivenBack(claim)) => Err(Status::error(format!(
+                            "binding volumes: selectedNode annotation reset for PVC {claim:?}"
+                        ))),
+                        Err(_) => Err(Status::error("binding volumes: the pod is gone")),
+                    },
                     None => Ok(()),
                 }
             };
@@ -232,7 +237,8 @@ impl PreBindPlugin for VolumeBinding {
 
     fn cluster_changed(&self, cluster: &Cluster, event: &ClusterEvent) {
         if let ClusterEvent::Claim(claim) = event {
-            self.waits.lock().claim_changed(claim, |pod| claims::all_bound(cluster, pod));
+            let has_node = cluster.claims.get(claim).is_some_and(|c| claims::selected_node(c).is_some() || is_bound(c));
+            self.waits.lock().claim_changed(claim, has_node, |pod| claims::all_bound(cluster, pod));
         }
     }
 }
@@ -247,8 +253,10 @@ impl<'a> NodeFilter<'a> for Usable<'a> {
                 Some(_) => {}
             }
         }
-        if self.waiting && claims::claim_bindings(self.cluster, self.pod, node).is_none() {
-            reasons.push(NOT_FOUND);
+        if self.waiting
+            && let Err(reason) = claims::claim_bindings(self.cluster, self.pod, node)
+        {
+            reasons.push(reason);
         }
         reasons.dedup();
         if reasons.is_empty() {
@@ -312,6 +320,35 @@ mod tests {
         check(bound(), late, Some("1"), Ok(()));
         check(bound(), late, Some("2"), Err(UNREACHABLE));
         check(bound(), late, None, Err(NO_VOLUME));
+    }
+
+    #[test]
+    fn volumes_are_made_where_their_driver_says_there_is_room() {
+        let check = |publishes: bool, capacity: Option<(&str, &str, Option<&str>)>, wanted: Result<(), &str>| {
+            let mut cluster = cluster(&[labelled("n", &[("zone", "1")])], vec![]);
+            let claim = json!({"metadata": {"name": "data", "namespace": "default"}, "spec": {
+                "storageClassName": "fast", "resources": {"requests": {"storage": "5Gi"}}}});
+            cluster.claims.insert("default/data".into(), Arc::new(serde_json::from_value(claim).unwrap()));
+            let class = json!({"metadata": {"name": "fast"}, "volumeBindingMode": "WaitForFirstConsumer",
+                "provisioner": "d"});
+            cluster.storage_classes.insert("fast".into(), Arc::new(serde_json::from_value(class).unwrap()));
+            let driver = json!({"metadata": {"name": "d"}, "spec": {"storageCapacity": publishes}});
+            cluster.csi_drivers.insert("d".into(), Arc::new(serde_json::from_value(driver).unwrap()));
+            if let Some((zone, size, most)) = capacity {
+                let object = json!({"metadata": {"name": "c"}, "storageClassName": "fast", "capacity": size,
+                    "maximumVolumeSize": most, "nodeTopology": {"matchLabels": {"zone": zone}}});
+                cluster.csi_storage_capacities.insert("c".into(), Arc::new(serde_json::from_value(object).unwrap()));
+            }
+            let pod = pod(json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}));
+            let found = verdicts(&built(new), &pod, &cluster).pop().unwrap();
+            assert_eq!(found.map_err(|f| f.message()), wanted.map_err(str::to_string), "{publishes} {capacity:?}");
+        };
+        check(false, None, Ok(()));
+        check(true, None, Err(claims::NOT_ENOUGH_SPACE));
+        check(true, Some(("1", "10Gi", None)), Ok(()));
+        check(true, Some(("1", "1Gi", None)), Err(claims::NOT_ENOUGH_SPACE));
+        check(true, Some(("1", "10Gi", Some("2Gi"))), Err(claims::NOT_ENOUGH_SPACE));
+        check(true, Some(("2", "10Gi", None)), Err(claims::NOT_ENOUGH_SPACE));
     }
 
     use claims::SELECTED_NODE;

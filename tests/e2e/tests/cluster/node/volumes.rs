@@ -443,3 +443,51 @@ spec:
     phase(&ns, "later", "Running");
     ns.run(&["delete", "pods", "absolute", "outside", "later", "--timeout=180s"]);
 }
+
+#[test]
+fn a_claim_of_the_default_class_keeps_its_data_from_pod_to_pod_and_then_goes() {
+    let ns = kubectl().namespace("default-class");
+    ns.apply(
+        "
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Mi}}
+",
+    );
+    let user = |name: &str, command: &str| {
+        let text = format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  restartPolicy: Never
+  securityContext: {{runAsUser: 1000, fsGroup: 2000}}
+  volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]
+  containers:
+  - {{name: c, image: IMAGE, command: [sh, -c, '{command}'], volumeMounts: [{{name: data, mountPath: /data}}]}}
+"
+        );
+        apply(&ns, &text);
+    };
+    user("writer", "echo written > /data/file; stat -c %g /data/file");
+    says(&ns, "writer", &["2000"]);
+    ns.run(&["delete", "pod", "writer"]);
+    user("reader", "cat /data/file");
+    says(&ns, "reader", &["written"]);
+    let claim = ns.json(&["get", "pvc", "data"]);
+    assert_eq!(claim["spec"]["storageClassName"], "minke-local");
+    let name = claim["spec"]["volumeName"].as_str().unwrap().to_string();
+    let volume = ns.json(&["get", "pv", &name]);
+    let directory = std::path::PathBuf::from(volume["spec"]["local"]["path"].as_str().unwrap());
+    assert_eq!(std::fs::read_to_string(directory.join("file")).unwrap(), "written\n");
+    ns.run(&["delete", "pod", "reader"]);
+    ns.run(&["delete", "pvc", "data"]);
+    e2e::eventually("the volume and its directory are gone", || {
+        let found = ns.try_run(&["get", "pv", &name], "");
+        if !found.ok && !directory.exists() { Ok(()) } else { Err(found) }
+    });
+}

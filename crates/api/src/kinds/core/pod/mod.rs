@@ -48,6 +48,7 @@ impl Behavior for Pod {
             }]);
         }
         object["status"] = status;
+        pod_spec::placement::merge_label_keys(object);
     }
 
     fn prepare_status_update(&self, object: &mut Value, old: &Value) {

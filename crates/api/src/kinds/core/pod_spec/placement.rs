@@ -1,15 +1,15 @@
-//! Validation of what decides where a pod runs: affinity, tolerations, topology spread, gates.
+//! What decides where a pod runs: validation of affinity, tolerations, topology spread and gates; what keys of labels mean.
 //! Neighbours: `validation`; nodes have taints, volumes and CSI objects have node selectors.
 //! A weight is between 1 and 100.
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     field::{ErrorList, Path},
     kinds::common::{
-        access::{int, items, part, text, texts},
+        access::{existing_mut, int, items, items_mut, part, text, texts},
         checks::{complaints, label_key, label_selector, optional_one_of, positive},
     },
     names,
@@ -121,7 +121,58 @@ fn pod_term(errors: &mut ErrorList, path: &Path, term: &Value) {
     label_key(errors, &path.child("topologyKey"), key);
 }
 
+/// Writes into a new pod's selectors what `matchLabelKeys` and `mismatchLabelKeys` stand for: the values that its own
+/// labels have now. Labels that change later change nothing.
+pub fn merge_label_keys(pod: &mut Value) {
+    let labels = pod["metadata"]["labels"].clone();
+    let Some(spec) = pod.get_mut("spec").filter(|spec| spec.is_object()) else { return };
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let Some(affinity) = spec.get_mut("affinity").and_then(|affinity| affinity.get_mut(kind)) else { continue };
+        for term in items_mut(affinity, REQUIRED) {
+            merge_into_selector(term, &labels);
+        }
+        for weighted in items_mut(affinity, PREFERRED) {
+            if let Some(term) = existing_mut(weighted, "podAffinityTerm") {
+                merge_into_selector(term, &labels);
+            }
+        }
+    }
+    for constraint in items_mut(spec, "topologySpreadConstraints") {
+        merge_into_selector(constraint, &labels);
+    }
+}
+
+fn merge_into_selector(term: &mut Value, labels: &Value) {
+    let mut expressions = Vec::new();
+    for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        let values = texts(term, field).filter_map(|key| Some((key, labels.get(key)?)));
+        expressions.extend(values.map(|(key, value)| json!({ "key": key, "operator": operator, "values": [value] })));
+    }
+    // Without a selector nothing is selected, so there is nothing to narrow.
+    let Some(selector) = existing_mut(term, "labelSelector").filter(|_| !expressions.is_empty()) else { return };
+    match &mut selector["matchExpressions"] {
+        Value::Array(known) => known.extend(expressions),
+        absent => *absent = expressions.into(),
+    }
+}
+
+/// A key that both the selector and `matchLabelKeys` name; by now the selector has what the keys stand for.
+fn keys_named_twice(errors: &mut ErrorList, path: &Path, term: &Value) {
+    let selector = &term["labelSelector"];
+    let mut seen: BTreeSet<&str> =
+        selector["matchLabels"].as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
+    for expression in items(selector, "matchExpressions") {
+        let key = text(expression, "key");
+        let place = texts(term, "matchLabelKeys").position(|named| named == key);
+        if let Some(place) = place.filter(|_| seen.contains(key)) {
+            errors.invalid(&path.index(place), key, "exists in both matchLabelKeys and labelSelector");
+        }
+        seen.insert(key);
+    }
+}
+
 fn match_label_keys(errors: &mut ErrorList, path: &Path, term: &Value) {
+    keys_named_twice(errors, path, term);
     let mut matched = BTreeSet::new();
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
         for (index, key) in texts(term, field).enumerate() {
@@ -243,5 +294,44 @@ pub fn topology_spread(errors: &mut ErrorList, path: &Path, spec: &Value) {
         }
         match_label_keys(errors, &path, constraint);
         label_selector(errors, &path.child("labelSelector"), &constraint["labelSelector"]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_keys_become_part_of_the_selectors() {
+        let term = |keys: &str| json!({ "topologyKey": "zone", keys: ["v", "absent"], "labelSelector": { "matchLabels": { "app": "a" } } });
+        let mut pod = json!({ "metadata": { "labels": { "app": "a", "v": "1" } }, "spec": {
+            "affinity": {
+                "podAffinity": { REQUIRED: [term("matchLabelKeys"), { "topologyKey": "zone", "matchLabelKeys": ["v"] }] },
+                "podAntiAffinity": { PREFERRED: [{ "weight": 1, "podAffinityTerm": term("mismatchLabelKeys") }] },
+            },
+            "topologySpreadConstraints": [term("matchLabelKeys")],
+        } });
+        merge_label_keys(&mut pod);
+        let expected = |operator: &str| json!([{ "key": "v", "operator": operator, "values": ["1"] }]);
+        let affinity = &pod["spec"]["affinity"];
+        let required = &affinity["podAffinity"][REQUIRED];
+        assert_eq!(required[0]["labelSelector"]["matchExpressions"], expected("In"));
+        assert!(required[1].get("labelSelector").is_none());
+        let preferred = &affinity["podAntiAffinity"][PREFERRED][0]["podAffinityTerm"];
+        assert_eq!(preferred["labelSelector"]["matchExpressions"], expected("NotIn"));
+        let spread = &pod["spec"]["topologySpreadConstraints"][0];
+        assert_eq!(spread["labelSelector"]["matchExpressions"], expected("In"));
+        let complaints = |term: &Value| {
+            let mut errors = ErrorList::new();
+            match_label_keys(&mut errors, &Path::new("term"), term);
+            errors.iter().map(|e| e.to_string()).collect::<Vec<_>>()
+        };
+        assert!(complaints(spread).is_empty());
+        let mut twice = spread.clone();
+        twice["labelSelector"]["matchLabels"]["v"] = "1".into();
+        assert_eq!(
+            complaints(&twice),
+            ["term[0]: Invalid value: \"v\": exists in both matchLabelKeys and labelSelector"]
+        );
     }
 }

@@ -1,0 +1,50 @@
+//! A base, a component and an overlay against what `kubectl kustomize` 1.35 prints (`files.txt`, `expected.yaml`).
+
+use serde_json::Value;
+
+use super::build;
+use crate::{generate::source_files::fake::MapFiles, resource::yaml};
+
+fn files() -> MapFiles {
+    let parts = include_str!("files.txt").split("=== ").skip(1);
+    let files: Vec<(&str, &str)> = parts.map(|part| part.split_once('\n').unwrap()).collect();
+    // The one file whose bytes are hashed has no line end.
+    let trimmed = |(path, text): &(&'static str, &'static str)| {
+        (*path, if path.ends_with(".txt") { text.trim_end() } else { *text })
+    };
+    MapFiles::new(&files.iter().map(trimmed).collect::<Vec<_>>())
+}
+
+#[test]
+fn an_overlay_is_built_as_kubectl_builds_it() {
+    let built = build("over", &files()).unwrap();
+    let expected: Vec<Value> = yaml::documents(include_str!("expected.yaml"))
+        .iter()
+        .map(|text| yaml::read(text.as_bytes()).unwrap())
+        .collect();
+    for (ours, theirs) in built.objects.iter().zip(&expected) {
+        assert_eq!(ours, theirs, "{} {}", theirs["kind"], theirs["metadata"]["name"]);
+    }
+    assert_eq!(built.objects.len(), expected.len());
+    assert_eq!(built.warnings.len(), 1, "{:?}", built.warnings);
+}
+
+#[test]
+fn what_cannot_be_built_is_refused() {
+    let check = |kustomization: &str, expected: &str| {
+        let files =
+            MapFiles::new(&[("a/kustomization.yaml", kustomization), ("x.yaml", "kind: X\nmetadata: {name: x}\n")]);
+        let error = build("a", &files).unwrap_err();
+        assert!(error.contains(expected), "{kustomization}: {error}");
+    };
+    check("helmCharts: [{name: x}]", "Helm charts are not supported");
+    check("vars: []", "use replacements");
+    check("resourcez: []", "unknown field \"resourcez\"");
+    check("resources: [../x.yaml]", "security; file 'x.yaml' is not in or below 'a'");
+    check("resources: [https://example.com/x.yaml]", "remote resources are not supported");
+    check("resources: [.]", "cycle detected");
+    check("patches: [{patch: '[{op: remove, path: /a}]'}]", "must specify a target for JSON patch");
+    check("configMapGenerator: [{name: c, behavior: merge}]", "does not exist; cannot merge or replace");
+    let missing = build("nowhere", &MapFiles::default()).unwrap_err();
+    assert!(missing.contains("unable to find one of 'kustomization.yaml'"), "{missing}");
+}

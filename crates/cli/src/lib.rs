@@ -1,0 +1,109 @@
+//! kubectl: the verbs, and what they share.
+//! `verbs` is the table of commands, one file each; `session` is what a verb is given: kubeconfig, REST, discovery, output.
+//! Called by `minke kubectl`, and when the binary is called `kubectl`.
+//! Starts one thread only, and nothing that the verb does not need.
+
+pub mod apply;
+pub mod command;
+pub mod describe;
+pub mod discovery;
+mod edit;
+pub mod explain;
+pub mod failure;
+pub mod flags;
+pub mod generate;
+pub mod kubeconfig;
+mod kuberc;
+pub mod kustomize;
+pub mod live_top;
+pub mod object_reader;
+pub mod output;
+pub mod printers;
+pub mod resource;
+pub mod rest;
+pub mod session;
+pub mod template;
+pub mod timeline;
+mod verbs;
+pub mod why;
+
+#[cfg(test)]
+pub mod fake;
+
+use crate::{command::Invocation, output::Output, session::Session};
+
+/// Whether the program was called by the name `kubectl`.
+pub fn called_as_kubectl(argument_zero: &str) -> bool {
+    std::path::Path::new(argument_zero).file_name().is_some_and(|name| name == "kubectl")
+}
+
+/// Runs one command line; `args` begins behind the program's name. Returns the exit code.
+pub fn main(args: Vec<String>) -> u8 {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return 1;
+        }
+    };
+    let output = Output::standard();
+    let code =
+        runtime.block_on(run_line(&args, output, |output, matches| Session::new(output, matches, env::Env::real())));
+    // A thread that still reads the terminal must not hold up the end.
+    runtime.shutdown_background();
+    code
+}
+
+/// Runs one command line with the session that `open` makes, and prints what went wrong.
+pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output, &flags::Matches) -> Session) -> u8 {
+    if let Some((first, words)) = args.split_first()
+        && ["__complete", "__completeNoDesc"].contains(&first.as_str())
+    {
+        let session = open(output.clone(), &command::globals_of(words));
+        verbs::candidates(&session, &verbs::ROOT, words).await;
+        output.flush();
+        return 0;
+    }
+    let args = &kuberc::apply(&verbs::ROOT, args)[..];
+    let (result, command) = match Invocation::parse(&verbs::ROOT, args) {
+        Ok(Invocation::Help(text)) => {
+            output.print(&text);
+            (Ok(()), String::new())
+        }
+        Ok(Invocation::Run(command, matches)) => {
+            let session = open(output.clone(), &matches);
+            let typed = matches.command.clone();
+            let ran = match command.run {
+                Some(run) => run(&session, &matches).await,
+                None => Ok(()),
+            };
+            (ran.and_then(|()| session.after()), typed)
+        }
+        Err((failure, command)) => {
+            // What is no command of ours may be a plugin's.
+            let named =
+                matches!(failure, failure::Failure::Plain(_)) && args.first().is_some_and(|w| !w.starts_with('-'));
+            let plugin = if named { verbs::become_plugin(args) } else { None };
+            (Err(plugin.unwrap_or(failure)), command)
+        }
+    };
+    output.flush();
+    match result {
+        Ok(()) => 0,
+        Err(failure) => {
+            let (text, code) = failure.report(&command);
+            if !text.is_empty() {
+                output.warn(text.trim_end_matches('\n'));
+            }
+            output.flush();
+            code
+        }
+    }
+}
+
+/// The objects that a kustomization directory comes to.
+pub(crate) fn kustomize_objects(directory: &str) -> failure::Result<Vec<serde_json::Value>> {
+    let built = kustomize::build(directory, &generate::source_files::Disk).map_err(failure::Failure::message)?;
+    built.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    Ok(built.objects)
+}

@@ -1,0 +1,83 @@
+//! Where a command prints: standard output and error, or a test's memory.
+//! Given to every verb by `session`; the only place that writes to a terminal.
+//! A reader that went away ends the program quietly, as it ends any other.
+
+use std::{
+    cell::RefCell,
+    io::{self, BufWriter, ErrorKind, IsTerminal, Write},
+    rc::Rc,
+};
+
+#[derive(Clone)]
+pub struct Output(Rc<Streams>);
+
+struct Streams {
+    out: RefCell<Box<dyn Write>>,
+    err: RefCell<Box<dyn Write>>,
+    out_is_terminal: bool,
+}
+
+/// As a shell sees a program that a broken pipe ended.
+const BROKEN_PIPE_EXIT: i32 = 141;
+
+fn check(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() == ErrorKind::BrokenPipe
+    {
+        std::process::exit(BROKEN_PIPE_EXIT);
+    }
+}
+
+impl Output {
+    pub fn standard() -> Self {
+        Self(Rc::new(Streams {
+            out: RefCell::new(Box::new(BufWriter::with_capacity(64 << 10, io::stdout()))),
+            err: RefCell::new(Box::new(io::stderr())),
+            out_is_terminal: io::stdout().is_terminal(),
+        }))
+    }
+
+    pub fn to(out: impl Write + 'static, err: impl Write + 'static) -> Self {
+        Self(Rc::new(Streams {
+            out: RefCell::new(Box::new(out)),
+            err: RefCell::new(Box::new(err)),
+            out_is_terminal: false,
+        }))
+    }
+
+    pub fn is_terminal(&self) -> bool {
+        self.0.out_is_terminal
+    }
+
+    /// As it is.
+    pub fn print(&self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    pub fn bytes(&self, bytes: &[u8]) {
+        check(self.0.out.borrow_mut().write_all(bytes));
+    }
+
+    /// With a new line.
+    pub fn line(&self, text: &str) {
+        let mut out = self.0.out.borrow_mut();
+        check(out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")));
+    }
+
+    /// A line to standard error, behind what was printed so far.
+    pub fn warn(&self, text: &str) {
+        self.flush();
+        let mut err = self.0.err.borrow_mut();
+        check(writeln!(err, "{text}"));
+    }
+
+    pub fn error_bytes(&self, bytes: &[u8]) {
+        self.flush();
+        check(self.0.err.borrow_mut().write_all(bytes));
+    }
+
+    pub fn flush(&self) {
+        check(self.0.out.borrow_mut().flush());
+        check(self.0.err.borrow_mut().flush());
+    }
+}

@@ -1,0 +1,235 @@
+//! `kubectl apply`: brings objects to what files say, by a three-way patch or on the server.
+//! A row of `verbs::ROOT`; the patches are in `crate::apply`, `--prune` in `prune`.
+//! Fields that no file named stay as they are.
+
+use serde_json::{Value, json};
+
+use super::{Change, MERGE, STRATEGIC, VALIDATE, apply_server_side, field_validation, is_builtin, last_applied, prune};
+use crate::{
+    apply::{self, LAST_APPLIED, annotated, merge_three_way, strategic_three_way},
+    command::Command,
+    failure::{Failure, Result},
+    flags::{Flag, Matches, array, boolean, duration, int, string},
+    printers::{
+        Operation, PRINT,
+        operation::{DRY_RUN, DryRun},
+    },
+    resource::{FILENAME, Info, SELECTOR, Selection},
+    run,
+    session::Session,
+};
+
+const FLAGS: &[Flag] = &[
+    boolean("overwrite", "true", "The file's values win over those of the live object"),
+    boolean("server-side", "false", "Apply on the server"),
+    boolean("force-conflicts", "false", "With --server-side: take fields from other managers"),
+    string("field-manager", "kubectl-client-side-apply", "Name of the field manager"),
+    boolean("force", "false", "Delete and create anew what can't be patched"),
+    string("cascade", "background", "background, orphan or foreground: what becomes of dependents").bare("background"),
+    int("grace-period", "-1", "Seconds a deleted pod gets to end"),
+    duration("timeout", "0s", "How long to wait for a deletion"),
+    boolean("wait", "false", "Wait until deleted objects are gone"),
+    boolean("openapi-patch", "true", "Make the patch by the types' own rules"),
+    boolean("prune", "false", "Delete what was applied before and is in no file now"),
+    boolean("all", "false", "With --prune: of all that was applied"),
+    array("prune-allowlist", "group/version/kind that --prune may delete; may be repeated"),
+    string("applyset", "", "Parent of the set of objects that --prune keeps: [RESOURCE][.GROUP]/NAME"),
+    string("subresource", "", "With --server-side: subresource to apply"),
+];
+
+pub static COMMAND: Command = Command {
+    name: "apply",
+    aliases: &[],
+    usage: "(-f FILENAME | -k DIRECTORY) [options]",
+    about: "Apply a configuration to a resource by file name or stdin",
+    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, DRY_RUN, VALIDATE],
+    commands: &[&last_applied::VIEW, &last_applied::SET, &last_applied::EDIT],
+    run: run!(apply),
+};
+
+/// How often a conflict with somebody else is tried again.
+const CONFLICT_RETRIES: usize = 5;
+
+async fn apply(session: &Session, matches: &Matches) -> Result<()> {
+    if !matches.args.is_empty() {
+        return Err(Failure::usage(format!("Unexpected args: [{}]", matches.args.join(" "))));
+    }
+    let server_side = matches.bool("server-side");
+    let selection = Selection::of(session, matches)?;
+    if !selection.has_files() {
+        return Err(Failure::message("must specify one of -f and -k"));
+    }
+    let mut operation = Operation::of(session, matches)?;
+    if matches.bool("force-conflicts") && !server_side {
+        return Err(Failure::message("--force-conflicts only works with --server-side"));
+    }
+    if operation.dry_run == DryRun::Client && server_side {
+        return Err(Failure::message(
+            "--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)",
+        ));
+    }
+    if matches.bool("force") && server_side {
+        return Err(Failure::message("--force cannot be used with --server-side"));
+    }
+    let pruning = matches.bool("prune").then(|| prune::Pruning::of(session, matches, &selection)).transpose()?;
+    let (infos, mut failures) = selection.select(session).await?;
+    if infos.is_empty() && failures.is_empty() {
+        return Err(Failure::message("no objects passed to apply"));
+    }
+    if let Some(pruning) = &pruning {
+        pruning.before(session, &infos).await?;
+    }
+    let mut applied = Vec::new();
+    let mut results: Vec<Value> = Vec::new();
+    let count = infos.len();
+    for mut info in infos {
+        if let Some(pruning) = &pruning {
+            pruning.label(&mut info);
+        }
+        let outcome = match server_side {
+            true => apply_server_side::apply(session, matches, &info, operation.dry_run).await,
+            false => apply_one(session, matches, &info, operation.dry_run).await,
+        };
+        match outcome {
+            Ok((object, done)) => {
+                info.object = object.clone();
+                match operation.prints_objects() && count > 1 {
+                    true => results.push(object),
+                    false => operation.print(session, &info, &object, done)?,
+                }
+                applied.push(info);
+            }
+            Err(failure @ Failure::Connection { .. }) => return Err(failure),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    if !results.is_empty() {
+        let list = crate::resource::list_of(results);
+        operation.print(session, &applied[0], &list, "")?;
+    }
+    if failures.is_empty()
+        && let Some(pruning) = &pruning
+    {
+        pruning.after(session, &applied, operation.dry_run).await?;
+    }
+    Failure::aggregate(failures)
+}
+
+/// The object after the apply, and the word for it.
+async fn apply_one(
+    session: &Session,
+    matches: &Matches,
+    info: &Info,
+    dry_run: DryRun,
+) -> Result<(Value, &'static str)> {
+    let change =
+        Change { session, manager: matches.str("field-manager"), validation: field_validation(matches)?, dry_run };
+    let modified = annotated(&info.object);
+    if info.name.is_empty() {
+        return Err(Failure::message("resource name may not be empty"));
+    }
+    let current = match info.get(session).await {
+        Ok(current) => current,
+        Err(failure) if failure.is_not_found() => {
+            if dry_run == DryRun::Client {
+                return Ok((modified, "created"));
+            }
+            let created = change.create(info, &modified).await;
+            return created.map(|o| (o, "created")).map_err(|f| f.with_source("creating", &info.source));
+        }
+        Err(failure) => {
+            let place = format!(
+                "error when retrieving current configuration of:\nResource: {:?}, GroupVersionKind: {:?}\nName: {:?}, Namespace: {:?}\nfrom server for: {:?}: ",
+                format!("{}, Resource={}", info.resource.group_version(), info.resource.name),
+                format!("{}, Kind={}", info.resource.group_version(), info.resource.kind),
+                info.name,
+                info.namespace,
+                info.source
+            );
+            return Err(failure.behind(&place));
+        }
+    };
+    if apply::last_applied(&current).is_none() {
+        session.output.warn(&format!(
+            "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. kubectl apply should only be used on resources created declaratively by either kubectl create --save-config or kubectl apply. The missing annotation will be patched automatically.",
+            info.resource.name, info.name
+        ));
+    }
+    let (object, changed) = patch_live(&change, matches, info, &modified, current).await?;
+    if !object["metadata"]["deletionTimestamp"].is_null() && changed {
+        session
+            .output
+            .warn(&format!("Warning: Detected changes to resource {} which is currently being deleted.", info.name));
+    }
+    Ok((object, if changed { "configured" } else { "unchanged" }))
+}
+
+/// The patch from the live object to the file, and its content type.
+pub fn patch_of(info: &Info, modified: &Value, current: &Value) -> (Value, &'static str) {
+    let original: Value =
+        apply::last_applied(current).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| json!({}));
+    let resource = &info.resource;
+    let kind = (resource.group.as_str(), resource.version.as_str(), resource.kind.as_str());
+    let built_in = is_builtin(info).then(|| strategic_three_way(kind, &original, modified, current)).flatten();
+    match built_in {
+        Some(patch) => (patch, STRATEGIC),
+        None => (merge_three_way(&original, modified, current), MERGE),
+    }
+}
+
+async fn patch_live(
+    change: &Change<'_>,
+    matches: &Matches,
+    info: &Info,
+    modified: &Value,
+    mut current: Value,
+) -> Result<(Value, bool)> {
+    for attempt in 0.. {
+        let (patch, content) = patch_of(info, modified, &current);
+        if patch.as_object().is_some_and(serde_json::Map::is_empty) {
+            return Ok((current, change.dry_run == DryRun::Client));
+        }
+        if change.dry_run == DryRun::Client {
+            let live = Info { object: current, ..info.clone() };
+            return Ok((super::patch::patched(&live, content, &patch)?, true));
+        }
+        match change.patch(info, content, &patch).await {
+            Ok(object) => return Ok((object, true)),
+            Err(failure) if failure.is_conflict() && attempt < CONFLICT_RETRIES => {
+                current = info.get(change.session).await?;
+            }
+            Err(failure) if matches.bool("force") && ["Conflict", "Invalid"].contains(&failure.reason()) => {
+                let plan = super::delete::Plan {
+                    grace_period_seconds: (matches.int("grace-period") >= 0).then(|| matches.int("grace-period")),
+                    cascade: super::delete::cascade(matches.str("cascade"))?,
+                    wait: true,
+                    ..super::delete::Plan::default()
+                };
+                super::delete::delete_all(
+                    change.session,
+                    &plan,
+                    std::slice::from_ref(info),
+                    matches.duration("timeout"),
+                )
+                .await?;
+                return Ok((change.create(info, modified).await?, true));
+            }
+            Err(failure) => {
+                let shown = crate::template::go_format::json(&patch);
+                let words = format!(
+                    "error when applying patch:\n{shown}\nto:\nResource: {:?}, GroupVersionKind: {:?}\nName: {:?}, Namespace: {:?}\nfor: {:?}: ",
+                    format!("{}, Resource={}", info.resource.group_version(), info.resource.name),
+                    format!("{}, Kind={}", info.resource.group_version(), info.resource.kind),
+                    info.name,
+                    info.namespace,
+                    info.source
+                );
+                return Err(match failure.reason() {
+                    "Invalid" => failure,
+                    _ => failure.behind(&words),
+                });
+            }
+        }
+    }
+    Ok((current, false))
+}

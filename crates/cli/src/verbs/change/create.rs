@@ -1,0 +1,94 @@
+//! `kubectl create -f`, and the generators as subcommands.
+//! A row of `verbs::ROOT`; generated objects come from `generate`.
+//! An object that exists is an error.
+
+use serde_json::Value;
+
+use super::{Change, VALIDATE, field_validation};
+use crate::{
+    apply,
+    command::Command,
+    failure::{Failure, Result},
+    flags::{Flag, Matches, boolean, string},
+    printers::{
+        Operation, PRINT,
+        operation::{DRY_RUN, DryRun},
+    },
+    resource::{FILENAME, Info, SELECTOR, Selection},
+    run,
+    session::Session,
+};
+
+pub const SAVE_CONFIG: &[Flag] =
+    &[boolean("save-config", "false", "Keep the configuration in the annotation that apply reads")];
+const FLAGS: &[Flag] = &[
+    string("raw", "", "Path to post to, as it is"),
+    string("field-manager", "kubectl-create", "Name of the field manager"),
+];
+
+pub static COMMAND: Command = Command {
+    name: "create",
+    aliases: &[],
+    usage: "-f FILENAME [options]",
+    about: "Create a resource from a file or from stdin",
+    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, SELECTOR, DRY_RUN, VALIDATE],
+    commands: crate::verbs::generators::CREATE,
+    run: run!(create),
+};
+
+async fn create(session: &Session, matches: &Matches) -> Result<()> {
+    let selection = Selection::of(session, matches)?;
+    if !selection.has_files() {
+        if let Some(word) = matches.args.first() {
+            return Err(Failure::usage(format!("Unexpected args: [{word}]")));
+        }
+        return Err(Failure::message("must specify one of -f and -k"));
+    }
+    if !matches.args.is_empty() {
+        return Err(Failure::usage(format!("Unexpected args: [{}]", matches.args.join(" "))));
+    }
+    if let Some(raw) = matches.opt("raw") {
+        let (documents, failures) = selection.documents(session).await?;
+        Failure::aggregate(failures)?;
+        let body = documents.first().map(|d| d.object.to_string()).unwrap_or_default();
+        let rest = session.rest().await?;
+        let answer = rest.call(http::Method::POST, raw).body("application/json", body).bytes().await?;
+        session.output.bytes(&answer);
+        return Ok(());
+    }
+    let mut operation = Operation::of(session, matches)?;
+    let (infos, mut failures) = selection.select(session).await?;
+    let mut count = infos.len();
+    for info in infos {
+        let source = info.source.clone();
+        if let Err(failure) = create_one(session, matches, &mut operation, info).await {
+            count -= 1;
+            match failure {
+                Failure::Connection { .. } => return Err(failure),
+                failure => failures.push(failure.with_source("creating", &source)),
+            }
+        }
+    }
+    if count == 0 && failures.is_empty() {
+        return Err(Failure::message("no objects passed to create"));
+    }
+    Failure::aggregate(failures)
+}
+
+/// Also for generated objects.
+pub async fn create_one(session: &Session, matches: &Matches, operation: &mut Operation, mut info: Info) -> Result<()> {
+    if matches.has("save-config") && matches.bool("save-config") {
+        info.object = apply::annotated(&info.object);
+    }
+    let object = create_object(session, matches, operation.dry_run, &info).await?;
+    operation.print(session, &info, &object, "created")
+}
+
+async fn create_object(session: &Session, matches: &Matches, dry_run: DryRun, info: &Info) -> Result<Value> {
+    if dry_run == DryRun::Client {
+        return Ok(info.object.clone());
+    }
+    let manager = if matches.has("field-manager") { matches.str("field-manager") } else { "kubectl-create" };
+    let validation = if matches.has("validate") { field_validation(matches)? } else { "Strict" };
+    Change { session, manager, validation, dry_run }.create(info, &info.object).await
+}

@@ -1,0 +1,73 @@
+//! `kubectl autoscale`: a HorizontalPodAutoscaler for a workload.
+//! A row of `verbs::ROOT`; the object is made in `generate::policy`.
+//! The workload must be there.
+
+use super::info_of;
+use crate::{
+    command::Command,
+    failure::{Failure, Result},
+    flags::{Flag, Matches, int, string},
+    generate::policy::{Autoscale, autoscaler},
+    printers::{
+        Operation, PRINT,
+        operation::{DRY_RUN, DryRun},
+    },
+    resource::{FILENAME, Selection},
+    run,
+    session::Session,
+    verbs::change::{
+        VALIDATE,
+        create::{SAVE_CONFIG, create_one},
+    },
+};
+
+const FLAGS: &[Flag] = &[
+    string("cpu", "", "Target for CPU: a percentage of the request, or an amount"),
+    int("cpu-percent", "-1", "Target for CPU, in percent of the request").hidden(),
+    int("max", "-1", "Most pods; required"),
+    string("memory", "", "Target for memory: a percentage of the request, or an amount"),
+    int("min", "-1", "Fewest pods"),
+    string("name", "", "Name of the autoscaler; that of the workload if empty"),
+    string("field-manager", "kubectl-autoscale", "Name of the field manager"),
+];
+
+pub static COMMAND: Command = Command {
+    name: "autoscale",
+    aliases: &[],
+    usage: "(-f FILENAME | TYPE NAME | TYPE/NAME) [--min=MINPODS] --max=MAXPODS [--cpu=CPU] [--memory=MEMORY] [options]",
+    about: "Auto-scale a deployment, replica set, stateful set, or replication controller",
+    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, DRY_RUN, VALIDATE],
+    commands: &[],
+    run: run!(autoscale),
+};
+
+async fn autoscale(session: &Session, matches: &Matches) -> Result<()> {
+    if !matches.changed("max") {
+        return Err(Failure::message("required flag(s) \"max\" not set"));
+    }
+    let mut selection = Selection::of(session, matches)?;
+    selection.latest = true;
+    let infos = selection.all_or_nothing(session).await?;
+    for info in infos {
+        let namespace = super::given_namespace(session)?;
+        let made = autoscaler(
+            &Autoscale {
+                name: matches.str("name"),
+                namespace: namespace.as_deref(),
+                min: matches.int("min") as i32,
+                max: matches.int("max") as i32,
+                cpu_percent: matches.int("cpu-percent") as i32,
+                cpu: matches.str("cpu"),
+                memory: matches.str("memory"),
+            },
+            &info.object,
+        );
+        let mut operation = Operation::of(session, matches)?;
+        if operation.dry_run != DryRun::Client {
+            operation = operation.saying("autoscaled");
+        }
+        let place = info_of(session, made.map_err(Failure::Message)?, operation.dry_run).await?;
+        create_one(session, matches, &mut operation, place).await?;
+    }
+    Ok(())
+}

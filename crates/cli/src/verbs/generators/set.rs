@@ -1,0 +1,278 @@
+//! `kubectl set`: image, env, resources, selector, serviceaccount, subject.
+//! A row of `verbs::ROOT`; objects are changed in `generate::set`.
+//! What changes is sent as a patch of what was read.
+
+use serde_json::Value;
+
+use crate::{
+    apply::strategic_two_way,
+    command::Command,
+    failure::{Failure, Result},
+    flags::{Flag, Matches, array, boolean, list, string},
+    generate::{rbac::Subjects, set},
+    printers::{
+        Operation, PRINT,
+        operation::{DRY_RUN, DryRun},
+    },
+    resource::{FILENAME, Info, SELECTOR, Selection},
+    run,
+    session::Session,
+    verbs::change::{Change, MERGE, STRATEGIC, is_builtin},
+};
+
+pub static COMMAND: Command = Command {
+    name: "set",
+    aliases: &[],
+    usage: "SUBCOMMAND [options]",
+    about: "Set specific features on objects",
+    flags: &[],
+    commands: &[&ENV, &IMAGE, &RESOURCES, &SELECTOR_COMMAND, &SERVICE_ACCOUNT, &SUBJECT],
+    run: None,
+};
+
+const SHARED: &[Flag] = &[
+    boolean("all", "false", "All objects of the types, in the namespace"),
+    boolean("local", "false", "Change what the file says; ask no server"),
+    string("field-manager", "kubectl-set", "Name of the field manager"),
+];
+const ENV_FLAGS: &[Flag] = &[
+    string("containers", "*", "Containers that are changed; * for all").short('c'),
+    array("env", "Variable, as NAME=value; may be repeated").short('e'),
+    string("from", "", "ConfigMap or Secret that the variables come from: TYPE/NAME"),
+    list("keys", "With --from: only these keys"),
+    boolean("list", "false", "Print the variables"),
+    boolean("overwrite", "true", "Change variables that are there"),
+    string("prefix", "", "With --from: put before the names"),
+    boolean("resolve", "false", "With --list: look up what variables refer to"),
+];
+const RESOURCE_FLAGS: &[Flag] = &[
+    string("containers", "*", "Containers that are changed; * for all").short('c'),
+    string("limits", "", "Limits, as cpu=200m,memory=512Mi"),
+    string("requests", "", "Requests, as cpu=100m,memory=256Mi"),
+];
+const SUBJECT_FLAGS: &[Flag] = &[
+    array("group", "Group to add; may be repeated"),
+    array("serviceaccount", "Service account to add, as NAMESPACE:NAME; may be repeated"),
+    array("user", "User to add; may be repeated"),
+];
+
+macro_rules! subcommand {
+    ($constant:ident, $name:literal, $aliases:expr, $usage:literal, $about:literal, $flags:expr, $function:ident) => {
+        static $constant: Command = Command {
+            name: $name,
+            aliases: $aliases,
+            usage: $usage,
+            about: $about,
+            flags: $flags,
+            commands: &[],
+            run: run!($function),
+        };
+    };
+}
+
+subcommand!(
+    IMAGE,
+    "image",
+    &[],
+    "(-f FILENAME | TYPE NAME) CONTAINER_NAME_1=CONTAINER_IMAGE_1 ... CONTAINER_NAME_N=CONTAINER_IMAGE_N [options]",
+    "Update the image of a pod template",
+    &[SHARED, PRINT, FILENAME, SELECTOR, DRY_RUN],
+    image
+);
+subcommand!(
+    ENV,
+    "env",
+    &[],
+    "RESOURCE/NAME KEY_1=VAL_1 ... KEY_N=VAL_N [options]",
+    "Update environment variables on a pod template",
+    &[ENV_FLAGS, SHARED, PRINT, FILENAME, SELECTOR, DRY_RUN],
+    env
+);
+subcommand!(
+    RESOURCES,
+    "resources",
+    &[],
+    "(-f FILENAME | TYPE NAME) ([--limits=LIMITS & --requests=REQUESTS] [options]",
+    "Update resource requests/limits on objects with pod templates",
+    &[RESOURCE_FLAGS, SHARED, PRINT, FILENAME, SELECTOR, DRY_RUN],
+    resources
+);
+subcommand!(
+    SELECTOR_COMMAND,
+    "selector",
+    &[],
+    "(-f FILENAME | TYPE NAME) EXPRESSIONS [--resource-version=version] [options]",
+    "Set the selector on a resource",
+    &[SHARED, &[string("resource-version", "", "Only if the object has this version")], PRINT, FILENAME, DRY_RUN],
+    selector
+);
+subcommand!(
+    SERVICE_ACCOUNT,
+    "serviceaccount",
+    &["sa"],
+    "(-f FILENAME | TYPE NAME) SERVICE_ACCOUNT [options]",
+    "Update the service account of a resource",
+    &[SHARED, PRINT, FILENAME, DRY_RUN],
+    service_account
+);
+subcommand!(
+    SUBJECT,
+    "subject",
+    &[],
+    "(-f FILENAME | TYPE NAME) [--user=username] [--group=groupname] [--serviceaccount=namespace:serviceaccountname] [--dry-run=server|client|none] [options]",
+    "Update the user, group, or service account in a role binding or cluster role binding",
+    &[SUBJECT_FLAGS, SHARED, PRINT, FILENAME, SELECTOR, DRY_RUN],
+    subject
+);
+
+type Edit<'a> = &'a dyn Fn(&mut Value) -> std::result::Result<(), String>;
+
+async fn selected(session: &Session, matches: &Matches, words: &[String]) -> Result<Vec<Info>> {
+    let mut selection = Selection::of(session, matches)?;
+    selection.arguments = words.to_vec();
+    selection.latest = !selection.local;
+    if selection.arguments.is_empty() && !selection.has_files() {
+        return Err(Failure::message(
+            "one or more resources must be specified as <resource> <name> or <resource>/<name>",
+        ));
+    }
+    selection.all_or_nothing(session).await
+}
+
+/// Changes every object and prints those that changed.
+async fn change_all(session: &Session, matches: &Matches, infos: Vec<Info>, done: &str, edit: Edit<'_>) -> Result<()> {
+    let mut operation = Operation::of(session, matches)?;
+    let mut failures = Vec::new();
+    for info in infos {
+        let mut wanted = info.object.clone();
+        if let Err(why) = edit(&mut wanted) {
+            failures.push(Failure::Message(why));
+            continue;
+        }
+        let here = matches.bool("local") || operation.dry_run == DryRun::Client;
+        if here {
+            operation.print(session, &info, &wanted, done)?;
+            continue;
+        }
+        if wanted == info.object {
+            continue;
+        }
+        match send(session, matches, &info, &wanted, operation.dry_run).await {
+            Ok(object) => operation.print(session, &info, &object, done)?,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    Failure::aggregate(failures)
+}
+
+async fn send(session: &Session, matches: &Matches, info: &Info, wanted: &Value, dry_run: DryRun) -> Result<Value> {
+    let resource = &info.resource;
+    let kind = (resource.group.as_str(), resource.version.as_str(), resource.kind.as_str());
+    let strategic = is_builtin(info).then(|| strategic_two_way(kind, &info.object, wanted)).flatten();
+    let (patch, content) = match strategic {
+        Some(patch) => (patch, STRATEGIC),
+        None => (api::patch::merge_diff(&info.object, wanted), MERGE),
+    };
+    Change { session, manager: matches.str("field-manager"), validation: "", dry_run }
+        .patch(info, content, &patch)
+        .await
+}
+
+fn split(words: &[String]) -> (Vec<String>, Vec<String>) {
+    crate::verbs::settings::pairs::split(words)
+}
+
+async fn image(session: &Session, matches: &Matches) -> Result<()> {
+    let (objects, pairs) = split(&matches.args);
+    if pairs.is_empty() {
+        return Err(Failure::message("at least one image update is required"));
+    }
+    let pairs: Vec<(String, String)> =
+        pairs.iter().filter_map(|p| p.split_once('=')).map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    let infos = selected(session, matches, &objects).await?;
+    change_all(session, matches, infos, "image updated", &|object| set::image(object, &pairs)).await
+}
+
+async fn env(session: &Session, matches: &Matches) -> Result<()> {
+    let (objects, mut words) = split(&matches.args);
+    words.extend(matches.list("env"));
+    let infos = selected(session, matches, &objects).await?;
+    let pattern = matches.str("containers").to_string();
+    if matches.bool("list") {
+        for mut info in infos {
+            let text =
+                set::list_environment(&mut info.object, &format!("{} {}", info.resource.kind, info.name), &pattern);
+            session.output.print(&text.map_err(Failure::Message)?);
+        }
+        return Ok(());
+    }
+    let mut wanted = set::Environment::parse(&words, matches.bool("overwrite")).map_err(Failure::Message)?;
+    if let Some(from) = matches.opt("from") {
+        wanted.set.extend(from_object(session, matches, from).await?);
+    }
+    if wanted.set.is_empty() && wanted.remove.is_empty() {
+        return Err(Failure::message("at least one environment variable must be provided"));
+    }
+    change_all(session, matches, infos, "env updated", &|object| wanted.apply(object, &pattern)).await
+}
+
+/// Variables that refer to the keys of a ConfigMap or Secret.
+async fn from_object(session: &Session, matches: &Matches, from: &str) -> Result<Vec<Value>> {
+    let source = crate::verbs::streams::containers::object(session, &[from.to_string()]).await?;
+    let reference = match source.resource.kind.as_str() {
+        "ConfigMap" => "configMapKeyRef",
+        "Secret" => "secretKeyRef",
+        other => return Err(Failure::message(format!("unsupported resource specified in --from: {other}"))),
+    };
+    let keys = matches.list("keys");
+    let data = source.object["data"].as_object().into_iter().flatten();
+    Ok(data
+        .filter(|(key, _)| keys.is_empty() || keys.contains(key))
+        .map(|(key, _)| {
+            let plain: String = key.to_uppercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            serde_json::json!({"name": format!("{}{plain}", matches.str("prefix")), "valueFrom": {reference: {"name": source.name, "key": key}}})
+        })
+        .collect())
+}
+
+async fn resources(session: &Session, matches: &Matches) -> Result<()> {
+    let (limits, requests) = (matches.str("limits").to_string(), matches.str("requests").to_string());
+    if limits.is_empty() && requests.is_empty() {
+        return Err(Failure::message(
+            "you must specify an update to requests or limits (in the form of --requests/--limits)",
+        ));
+    }
+    let pattern = matches.str("containers").to_string();
+    let infos = selected(session, matches, &matches.args).await?;
+    change_all(session, matches, infos, "resource requirements updated", &|object| {
+        set::resources(object, &pattern, &limits, &requests)
+    })
+    .await
+}
+
+async fn selector(session: &Session, matches: &Matches) -> Result<()> {
+    let (objects, words) = split(&matches.args);
+    let [text] = words.as_slice() else {
+        return Err(Failure::message("one selector is required"));
+    };
+    let infos = selected(session, matches, &objects).await?;
+    change_all(session, matches, infos, "selector updated", &|object| set::selector(object, text)).await
+}
+
+async fn service_account(session: &Session, matches: &Matches) -> Result<()> {
+    let Some((account, objects)) = matches.args.split_last() else {
+        return Err(Failure::message("serviceaccount is required"));
+    };
+    let infos = selected(session, matches, objects).await?;
+    change_all(session, matches, infos, "serviceaccount updated", &|object| set::service_account(object, account)).await
+}
+
+async fn subject(session: &Session, matches: &Matches) -> Result<()> {
+    let (users, groups, accounts) = (matches.list("user"), matches.list("group"), matches.list("serviceaccount"));
+    if users.is_empty() && groups.is_empty() && accounts.is_empty() {
+        return Err(Failure::message("you must specify at least one value of user, group or serviceaccount"));
+    }
+    let subjects = Subjects { users: &users, groups: &groups, service_accounts: &accounts };
+    let infos = selected(session, matches, &matches.args).await?;
+    change_all(session, matches, infos, "subjects updated", &|object| set::subject(object, &subjects).map(drop)).await
+}

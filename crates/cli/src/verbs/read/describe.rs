@@ -1,0 +1,71 @@
+//! `kubectl describe`: an object with everything that belongs to it, for people.
+//! A row of `verbs::ROOT`; the texts are made in `crate::describe`.
+//! A name that fits nothing is tried as a beginning.
+
+use crate::{
+    command::Command,
+    describe::{self, Context},
+    failure::{Failure, Result},
+    flags::{Flag, Matches, boolean},
+    resource::{ALL_NAMESPACES, CHUNK_SIZE, FILENAME, Info, SELECTOR, Selection},
+    run,
+    session::Session,
+    verbs::read::reader::RestReader,
+};
+
+const FLAGS: &[Flag] = &[boolean("show-events", "true", "Also the events of the object")];
+
+pub static COMMAND: Command = Command {
+    name: "describe",
+    aliases: &[],
+    usage: "(-f FILENAME | TYPE [NAME_PREFIX | -l label] | TYPE/NAME) [options]",
+    about: "Show details of a specific resource or group of resources",
+    flags: &[FLAGS, FILENAME, SELECTOR, ALL_NAMESPACES, CHUNK_SIZE],
+    commands: &[],
+    run: run!(run),
+};
+
+async fn run(session: &Session, matches: &Matches) -> Result<()> {
+    let mut selection = Selection::of(session, matches)?;
+    if selection.arguments.is_empty() && !selection.has_files() {
+        return Err(Failure::Plain("error: You must specify the type of resource to describe. Use \"kubectl api-resources\" for a complete list of supported resources.\n".to_string()));
+    }
+    selection.allow_empty_selector = true;
+    selection.latest = true;
+    let (mut infos, mut failures) = selection.select(session).await?;
+    if infos.is_empty() && failures.iter().all(Failure::is_not_found) && matches.args.len() == 2 && !failures.is_empty()
+    {
+        let found = by_prefix(session, &selection, &matches.args).await?;
+        if !found.is_empty() {
+            infos = found;
+            failures.clear();
+        }
+    }
+    let reader = RestReader { session };
+    let context = Context { now: session.env.now(), zone: jiff::tz::TimeZone::system() };
+    for (index, info) in infos.iter().enumerate() {
+        let text = describe::describe(&info.object, &reader, &context, matches.bool("show-events")).await;
+        match text {
+            Ok(text) => {
+                if index > 0 {
+                    session.output.print("\n\n");
+                }
+                session.output.print(&text);
+            }
+            Err(error) => failures.push(Failure::Message(error)),
+        }
+    }
+    if infos.is_empty() && failures.is_empty() {
+        match selection.all_namespaces {
+            true => session.output.warn("No resources found"),
+            false => session.output.warn(&format!("No resources found in {} namespace.", selection.namespace)),
+        }
+    }
+    Failure::aggregate(failures)
+}
+
+async fn by_prefix(session: &Session, selection: &Selection, words: &[String]) -> Result<Vec<Info>> {
+    let wide = Selection { arguments: vec![words[0].clone()], ..selection.clone() };
+    let (infos, _) = wide.select(session).await?;
+    Ok(infos.into_iter().filter(|info| info.name.starts_with(&words[1])).collect())
+}

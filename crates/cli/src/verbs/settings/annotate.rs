@@ -1,0 +1,39 @@
+//! `kubectl annotate`: sets and removes annotations.
+//! A row of `verbs::ROOT`; what `label` and `annotate` share is in `pairs`.
+//! A value that is there is only changed with `--overwrite`.
+
+use super::pairs::{self, Subject};
+use crate::{
+    command::Command,
+    failure::Result,
+    flags::{Flag, Matches, boolean, string},
+    printers::{PRINT, operation::DRY_RUN},
+    resource::{ALL_NAMESPACES, FIELD_SELECTOR, FILENAME, SELECTOR},
+    run,
+    session::Session,
+};
+
+pub const FLAGS: &[Flag] = &[
+    boolean("all", "false", "All objects of the types, in the namespace"),
+    boolean("list", "false", "Print the annotations of the objects"),
+    boolean("local", "false", "Change what the file says; ask no server"),
+    boolean("overwrite", "false", "Change values that are there"),
+    string("resource-version", "", "Only if the object has this version"),
+    string("field-manager", "kubectl-annotate", "Name of the field manager"),
+];
+
+pub static COMMAND: Command = Command {
+    name: "annotate",
+    aliases: &[],
+    usage: "[--overwrite] (-f FILENAME | TYPE NAME) KEY_1=VAL_1 ... KEY_N=VAL_N [--resource-version=version] [options]",
+    about: "Update the annotations on a resource",
+    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, FIELD_SELECTOR, ALL_NAMESPACES, DRY_RUN],
+    commands: &[],
+    run: run!(run),
+};
+
+const SUBJECT: Subject = Subject { field: "annotations", word: "annotation", done: "annotated" };
+
+async fn run(session: &Session, matches: &Matches) -> Result<()> {
+    pairs::run(session, matches, &SUBJECT).await
+}

@@ -1,0 +1,189 @@
+//! The remote command protocol over a WebSocket: one byte names the channel, the rest is its data.
+//! Used by `exec`, `attach`, `cp`, `run -it` and `debug`; port-forward has its own channels.
+//! Ends with the exit code that the server sends on the error channel.
+
+use std::pin::Pin;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use http::{Request, header};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{self, Message, handshake::client::generate_key},
+};
+
+use crate::{
+    failure::{Failure, Result},
+    rest::ByteStream,
+    session::Session,
+};
+
+pub type Socket = WebSocketStream<Pin<Box<dyn ByteStream>>>;
+
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const ERROR: u8 = 3;
+const RESIZE: u8 = 4;
+/// In v5: the channel in the next byte is written to no more.
+const CLOSE: u8 = 255;
+
+const READ_BYTES_MAX: usize = 32 << 10;
+
+/// Opens a WebSocket to a path of the API server; also the protocol that was chosen.
+pub async fn open(session: &Session, path: &str, protocols: &str) -> Result<(Socket, String)> {
+    let rest = session.rest().await?;
+    let upgrade = rest.transport().connect().await?;
+    let prefix = rest.server().split_once("://").map_or("", |(_, host)| host.find('/').map_or("", |at| &host[at..]));
+    let mut request = Request::builder()
+        .uri(format!("ws://{}{prefix}{path}", upgrade.host))
+        .header(header::HOST, &upgrade.host)
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, "websocket")
+        .header(header::SEC_WEBSOCKET_VERSION, "13")
+        .header(header::SEC_WEBSOCKET_KEY, generate_key())
+        .header(header::SEC_WEBSOCKET_PROTOCOL, protocols);
+    for (name, value) in &upgrade.headers {
+        request = request.header(name, value);
+    }
+    let request = request.body(()).map_err(|e| Failure::message(e.to_string()))?;
+    match tokio_tungstenite::client_async(request, upgrade.stream).await {
+        Ok((socket, response)) => {
+            let chosen = response.headers().get(header::SEC_WEBSOCKET_PROTOCOL);
+            let chosen = chosen.and_then(|v| v.to_str().ok()).unwrap_or_default().to_string();
+            Ok((socket, chosen))
+        }
+        Err(tungstenite::Error::Http(response)) => {
+            let code = response.status().as_u16();
+            let body = response.into_body().unwrap_or_default();
+            let text = String::from_utf8_lossy(&body).into_owned();
+            Err(match serde_json::from_str::<Value>(&text) {
+                Ok(value) if value["kind"] == "Status" => Failure::from_answer(code, &body, "post", "", ""),
+                _ => Failure::message(format!("unable to upgrade connection: {}", text.trim())),
+            })
+        }
+        Err(error) => Err(Failure::message(format!("error sending request: {error}"))),
+    }
+}
+
+/// Where the streams of a session go.
+pub struct Streams<'a> {
+    pub stdin: Option<Pin<Box<dyn AsyncRead + 'a>>>,
+    pub stdout: &'a mut dyn FnMut(&[u8]),
+    pub stderr: &'a mut dyn FnMut(&[u8]),
+    /// The size of the terminal, now and whenever it changes.
+    pub sizes: Option<tokio::sync::mpsc::Receiver<(u16, u16)>>,
+}
+
+fn framed(channel: u8, data: &[u8]) -> Message {
+    let mut bytes = BytesMut::with_capacity(data.len() + 1);
+    bytes.put_u8(channel);
+    bytes.extend_from_slice(data);
+    Message::Binary(bytes.freeze())
+}
+
+/// Carries the streams until the other side ends; the exit code of the command.
+pub async fn carry(mut socket: Socket, protocol: &str, streams: Streams<'_>) -> Result<u8> {
+    let Streams { mut stdin, stdout, stderr, mut sizes } = streams;
+    let mut buffer = vec![0; READ_BYTES_MAX];
+    let failed = |e: tungstenite::Error| Failure::message(format!("error reading from error stream: {e}"));
+    loop {
+        tokio::select! {
+            message = socket.next() => match message {
+                Some(Ok(Message::Binary(data))) => {
+                    let Some((channel, data)) = data.split_first() else { continue };
+                    match *channel {
+                        STDOUT => stdout(data),
+                        STDERR => stderr(data),
+                        ERROR => {
+                            let code = exit_code(data)?;
+                            let _ = socket.close(None).await;
+                            return Ok(code);
+                        }
+                        _ => {}
+                    }
+                }
+                Some(Ok(Message::Close(_))) | None => return Ok(0),
+                Some(Ok(_)) => {}
+                Some(Err(tungstenite::Error::ConnectionClosed)) => return Ok(0),
+                Some(Err(error)) => return Err(failed(error)),
+            },
+            read = read(&mut stdin, &mut buffer) => match read {
+                Some(0) | None => {
+                    stdin = None;
+                    if protocol.starts_with("v5") {
+                        socket.send(Message::Binary(Bytes::from_static(&[CLOSE, STDIN]))).await.map_err(failed)?;
+                    }
+                }
+                Some(count) => socket.send(framed(STDIN, &buffer[..count])).await.map_err(failed)?,
+            },
+            size = next_size(&mut sizes) => {
+                let (width, height) = size;
+                let text = format!("{{\"Width\":{width},\"Height\":{height}}}");
+                socket.send(framed(RESIZE, text.as_bytes())).await.map_err(failed)?;
+            }
+        }
+    }
+}
+
+/// `None` is an error, and the end too.
+async fn read(stdin: &mut Option<Pin<Box<dyn AsyncRead + '_>>>, buffer: &mut [u8]) -> Option<usize> {
+    match stdin {
+        Some(stdin) => stdin.read(buffer).await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_size(sizes: &mut Option<tokio::sync::mpsc::Receiver<(u16, u16)>>) -> (u16, u16) {
+    if let Some(receiver) = sizes {
+        if let Some(size) = receiver.recv().await {
+            return size;
+        }
+    }
+    *sizes = None;
+    std::future::pending().await
+}
+
+fn exit_code(data: &[u8]) -> Result<u8> {
+    let status: Value = serde_json::from_slice(data).unwrap_or_default();
+    if status["status"] == "Success" {
+        return Ok(0);
+    }
+    if status["reason"] == "NonZeroExitCode" {
+        let causes = status["details"]["causes"].as_array().into_iter().flatten();
+        let code = causes.filter(|c| c["reason"] == "ExitCode").find_map(|c| c["message"].as_str()?.parse::<u8>().ok());
+        if let Some(code) = code {
+            return Ok(code);
+        }
+    }
+    let text = status["message"].as_str().map_or_else(|| String::from_utf8_lossy(data).into_owned(), str::to_string);
+    Err(match status["reason"].as_str() {
+        Some("InternalError") => Failure::message(format!(
+            "Internal error occurred: {}",
+            text.trim_start_matches("Internal error occurred: ")
+        )),
+        _ => Failure::message(text),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_channel_tells_the_exit_code() {
+        let check = |text: &str, wanted: std::result::Result<u8, &str>| {
+            let found = exit_code(text.as_bytes()).map_err(|e| e.text());
+            assert_eq!(found, wanted.map_err(str::to_string), "{text}");
+        };
+        check(r#"{"status":"Success"}"#, Ok(0));
+        check(
+            r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#,
+            Ok(7),
+        );
+        check(r#"{"status":"Failure","message":"no such file"}"#, Err("no such file"));
+        check("plain words", Err("plain words"));
+    }
+}

@@ -1,0 +1,233 @@
+//! Keeps the route table true: Ingresses, classes and Secrets make it anew, Services and EndpointSlices only change backends.
+//! Reads informers, calls `model` and `backends`, and says what is wrong in Events.
+//! Invariant: nothing here waits for a write, so that endpoints that go are not used for longer than it takes to be told.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, ObjectSubscription, reference};
+use env::Env;
+use futures::future::BoxFuture;
+use k8s_openapi::api::{
+    core::v1::{Secret, Service},
+    discovery::v1::EndpointSlice,
+    networking::v1::{Ingress, IngressClass},
+};
+use rustls::sign::CertifiedKey;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    backends::{self, Backend, BackendKey, Backends},
+    certificates, ingress_class,
+    model::{self, CertificateProblem, IngressPorts, Lookup, Problem},
+    routes::SharedTable,
+};
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const BY_SERVICE: &str = "service";
+const COMPONENT: &str = "minke-ingress";
+/// Many objects come at once; one table holds them all.
+const BATCH_INTERVAL: Duration = Duration::from_millis(10);
+
+pub struct Controller {
+    table: SharedTable,
+    ports: IngressPorts,
+    objects: Objects,
+    events: EventRecorder,
+    /// What has been said already.
+    said: HashSet<Problem>,
+    env: Env,
+}
+
+/// What routes are made of.
+struct Objects {
+    ingresses: Informer<Ingress>,
+    classes: Informer<IngressClass>,
+    services: Informer<Service>,
+    slices: Informer<EndpointSlice>,
+    secrets: Informer<Secret>,
+    backends: Backends,
+    /// By Secret, with the version that was read.
+    certificates: HashMap<String, (Option<String>, Result<Arc<CertifiedKey>, CertificateProblem>)>,
+}
+
+/// What has changed since the last look.
+#[derive(Default)]
+struct Changes {
+    routes: bool,
+    services: HashSet<String>,
+}
+
+struct Subscriptions {
+    ingresses: ObjectSubscription,
+    classes: ObjectSubscription,
+    services: ObjectSubscription,
+    slices: ObjectSubscription,
+    secrets: ObjectSubscription,
+}
+
+impl Controller {
+    pub fn new(table: SharedTable, ports: IngressPorts, informers: InformerFactory, env: Env) -> Self {
+        let slices = informers.informer::<EndpointSlice>();
+        slices.add_index(BY_SERVICE, |slice| service_of_slice(slice).into_iter().collect());
+        let events = EventRecorder::new(informers.client().clone(), env.clone(), COMPONENT, "");
+        let objects = Objects {
+            ingresses: informers.informer(),
+            classes: informers.informer(),
+            services: informers.informer(),
+            slices,
+            secrets: informers.informer_with(ListParams::fields("type=kubernetes.io/tls")),
+            backends: Backends::default(),
+            certificates: HashMap::new(),
+        };
+        Self { table, ports, objects, events, said: HashSet::new(), env }
+    }
+
+    /// Returns when the first table is there, with what keeps it true until `shutdown`.
+    pub async fn follow(mut self, shutdown: CancellationToken) -> BoxFuture<'static, ()> {
+        let objects = &self.objects;
+        objects.ingresses.synced().await;
+        objects.classes.synced().await;
+        objects.services.synced().await;
+        objects.slices.synced().await;
+        objects.secrets.synced().await;
+        let mut subscriptions = Subscriptions {
+            ingresses: objects.ingresses.objects().subscribe(),
+            classes: objects.classes.objects().subscribe(),
+            services: objects.services.objects().subscribe(),
+            slices: objects.slices.objects().subscribe(),
+            secrets: objects.secrets.objects().subscribe(),
+        };
+        // They begin with what is there, which the first table has.
+        subscriptions.drain(&mut Changes::default());
+        self.rebuild();
+        Box::pin(async move {
+            while let Some(Some(mut changes)) = shutdown.run_until_cancelled(subscriptions.next()).await {
+                self.apply_endpoints(&mut changes);
+                if changes.routes {
+                    self.env.sleep(BATCH_INTERVAL).await;
+                    subscriptions.drain(&mut changes);
+                    self.apply_endpoints(&mut changes);
+                    self.rebuild();
+                }
+            }
+        })
+    }
+
+    fn apply_endpoints(&mut self, changes: &mut Changes) {
+        for service in changes.services.drain() {
+            for backend in self.objects.backends.of_service(&service) {
+                let state = self.objects.resolve(&backend.key);
+                // What is said about the Ingresses that name it has changed too.
+                changes.routes |= state.problem != backend.state().problem;
+                backend.set(state);
+            }
+        }
+    }
+
+    fn rebuild(&mut self) {
+        let ours: Vec<Arc<Ingress>> =
+            self.objects.ingresses.list().into_iter().filter(|ingress| self.objects.is_ours(ingress)).collect();
+        let (table, problems) = model::build(&ours, self.ports, &mut self.objects);
+        self.table.store(table);
+        self.objects.forget_unused();
+        self.say(problems);
+    }
+
+    /// Each problem once, until it is gone.
+    fn say(&mut self, problems: Vec<Problem>) {
+        let now: HashSet<Problem> = problems.into_iter().collect();
+        for problem in now.difference(&self.said) {
+            if let Some(ingress) = self.objects.ingresses.get(&problem.ingress) {
+                self.events.warning(&reference(&*ingress), problem.reason, problem.message.clone());
+            }
+        }
+        self.said = now;
+    }
+}
+
+impl Objects {
+    fn is_ours(&self, ingress: &Ingress) -> bool {
+        let class = ingress_class::of_ingress(ingress).and_then(|class| self.classes.get(class));
+        class.is_some_and(|class| ingress_class::is_ours(&class))
+    }
+
+    fn resolve(&self, key: &BackendKey) -> backends::BackendState {
+        let service_key = key.service_key();
+        let slices = self.slices.by_index(BY_SERVICE, &service_key);
+        backends::resolve(key, self.services.get(&service_key).as_deref(), &slices)
+    }
+
+    fn forget_unused(&mut self) {
+        self.backends.retain_used();
+        let secrets = &self.secrets;
+        self.certificates.retain(|key, _| secrets.objects().get(key).is_some());
+    }
+}
+
+impl Lookup for Objects {
+    fn backend(&mut self, key: &BackendKey) -> Arc<Backend> {
+        let mut backends = std::mem::take(&mut self.backends);
+        let backend = backends.get(key, || self.resolve(key));
+        self.backends = backends;
+        backend
+    }
+
+    fn certificate(&mut self, secret: &str) -> Result<Arc<CertifiedKey>, CertificateProblem> {
+        let Some(object) = self.secrets.get(secret) else { return Err(CertificateProblem::Missing) };
+        let version = &object.metadata.resource_version;
+        if let Some((_, parsed)) = self.certificates.get(secret).filter(|(read, _)| read == version) {
+            return parsed.clone();
+        }
+        let part = |name: &str| object.data.as_ref().and_then(|data| data.get(name)).map_or(&[][..], |part| &part.0);
+        let parsed = certificates::parse(part("tls.crt"), part("tls.key")).map_err(CertificateProblem::Bad);
+        self.certificates.insert(secret.to_string(), (version.clone(), parsed.clone()));
+        parsed
+    }
+}
+
+impl Subscriptions {
+    /// Everything that has changed by now, once something has. `None` when the informers have stopped.
+    async fn next(&mut self) -> Option<Changes> {
+        let mut changes = Changes::default();
+        tokio::select! {
+            Some(_) = self.ingresses.next() => changes.routes = true,
+            Some(_) = self.classes.next() => changes.routes = true,
+            Some(_) = self.secrets.next() => changes.routes = true,
+            Some(change) = self.services.next() => { changes.services.insert(change.key); }
+            Some(change) = self.slices.next() => changes.slice(change),
+            else => return None,
+        }
+        self.drain(&mut changes);
+        Some(changes)
+    }
+
+    fn drain(&mut self, changes: &mut Changes) {
+        for subscription in [&mut self.ingresses, &mut self.classes, &mut self.secrets] {
+            while subscription.try_next().is_some() {
+                changes.routes = true;
+            }
+        }
+        while let Some(change) = self.services.try_next() {
+            changes.services.insert(change.key);
+        }
+        while let Some(change) = self.slices.try_next() {
+            changes.slice(change);
+        }
+    }
+}
+
+impl Changes {
+    fn slice(&mut self, change: ObjectChange) {
+        let both = [change.old, change.new];
+        self.services.extend(both.iter().flatten().filter_map(|slice| service_of_slice(slice)));
+    }
+}
+
+fn service_of_slice(slice: &api::Object) -> Option<String> {
+    let name = slice.meta.labels.get(SERVICE_NAME)?;
+    Some(format!("{}/{name}", slice.meta.namespace.as_deref().unwrap_or_default()))
+}

@@ -1,0 +1,199 @@
+//! The messages of CSI v1's node service and of the kubelet's plugin registration, by their published field numbers.
+//! Used by `driver_client`, `plugin_watcher` and the driver of the tests.
+//! Only what a node needs.
+
+use std::collections::BTreeMap;
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InfoRequest {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PluginInfo {
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    #[prost(string, tag = "2")]
+    pub name: String,
+    #[prost(string, tag = "3")]
+    pub endpoint: String,
+    #[prost(string, repeated, tag = "4")]
+    pub supported_versions: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RegistrationStatus {
+    #[prost(bool, tag = "1")]
+    pub plugin_registered: bool,
+    #[prost(string, tag = "2")]
+    pub error: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Empty {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct BlockVolume {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MountVolume {
+    #[prost(string, tag = "1")]
+    pub fs_type: String,
+    #[prost(string, repeated, tag = "2")]
+    pub mount_flags: Vec<String>,
+    #[prost(string, tag = "3")]
+    pub volume_mount_group: String,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum AccessType {
+    #[prost(message, tag = "1")]
+    Block(BlockVolume),
+    #[prost(message, tag = "2")]
+    Mount(MountVolume),
+}
+
+/// Numbers of the protocol's access modes.
+pub mod access_mode {
+    pub const SINGLE_NODE_WRITER: i32 = 1;
+    pub const MULTI_NODE_READER_ONLY: i32 = 3;
+    pub const MULTI_NODE_MULTI_WRITER: i32 = 5;
+    pub const SINGLE_NODE_SINGLE_WRITER: i32 = 6;
+    pub const SINGLE_NODE_MULTI_WRITER: i32 = 7;
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AccessMode {
+    #[prost(int32, tag = "1")]
+    pub mode: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct VolumeCapability {
+    #[prost(oneof = "AccessType", tags = "1, 2")]
+    pub access_type: Option<AccessType>,
+    #[prost(message, optional, tag = "3")]
+    pub access_mode: Option<AccessMode>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeStageVolumeRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(btree_map = "string, string", tag = "2")]
+    pub publish_context: BTreeMap<String, String>,
+    #[prost(string, tag = "3")]
+    pub staging_target_path: String,
+    #[prost(message, optional, tag = "4")]
+    pub volume_capability: Option<VolumeCapability>,
+    #[prost(btree_map = "string, string", tag = "5")]
+    pub secrets: BTreeMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub volume_context: BTreeMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeUnstageVolumeRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(string, tag = "2")]
+    pub staging_target_path: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodePublishVolumeRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(btree_map = "string, string", tag = "2")]
+    pub publish_context: BTreeMap<String, String>,
+    #[prost(string, tag = "3")]
+    pub staging_target_path: String,
+    #[prost(string, tag = "4")]
+    pub target_path: String,
+    #[prost(message, optional, tag = "5")]
+    pub volume_capability: Option<VolumeCapability>,
+    #[prost(bool, tag = "6")]
+    pub readonly: bool,
+    #[prost(btree_map = "string, string", tag = "7")]
+    pub secrets: BTreeMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "8")]
+    pub volume_context: BTreeMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeUnpublishVolumeRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(string, tag = "2")]
+    pub target_path: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeExpandVolumeRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(string, tag = "2")]
+    pub volume_path: String,
+    #[prost(message, optional, tag = "3")]
+    pub capacity_range: Option<CapacityRange>,
+    #[prost(string, tag = "4")]
+    pub staging_target_path: String,
+    #[prost(message, optional, tag = "5")]
+    pub volume_capability: Option<VolumeCapability>,
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub secrets: BTreeMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CapacityRange {
+    #[prost(int64, tag = "1")]
+    pub required_bytes: i64,
+    #[prost(int64, tag = "2")]
+    pub limit_bytes: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeExpandVolumeResponse {
+    #[prost(int64, tag = "1")]
+    pub capacity_bytes: i64,
+}
+
+/// Numbers of the protocol's node capabilities.
+pub mod capability {
+    pub const STAGE_UNSTAGE_VOLUME: i32 = 1;
+    pub const EXPAND_VOLUME: i32 = 3;
+    pub const SINGLE_NODE_MULTI_WRITER: i32 = 5;
+    pub const VOLUME_MOUNT_GROUP: i32 = 6;
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeGetCapabilitiesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub capabilities: Vec<NodeServiceCapability>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeServiceCapability {
+    #[prost(message, optional, tag = "1")]
+    pub rpc: Option<RpcCapability>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RpcCapability {
+    #[prost(int32, tag = "1")]
+    pub kind: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeGetInfoResponse {
+    #[prost(string, tag = "1")]
+    pub node_id: String,
+    #[prost(int64, tag = "2")]
+    pub max_volumes_per_node: i64,
+    #[prost(message, optional, tag = "3")]
+    pub accessible_topology: Option<Topology>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Topology {
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub segments: BTreeMap<String, String>,
+}
