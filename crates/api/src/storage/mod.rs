@@ -1,0 +1,5 @@
+//! What the control plane and the nodes must agree on for volumes: `csi` for drivers, `local_storage` for the default
+//! StorageClass.
+
+pub mod csi;
+pub mod local_storage;
