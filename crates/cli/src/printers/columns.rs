@@ -168,8 +168,8 @@ pub fn human_duration(seconds: i64) -> String {
         _ => format!("{a}{a_unit}{b}{b_unit}"),
     };
     match seconds {
-        ..-1 => "<invalid>".to_string(),
-        ..0 => "0s".to_string(),
+        ..=-2 => "<invalid>".to_string(),
+        -1 => "0s".to_string(),
         s if s < 2 * MINUTE => format!("{s}s"),
         s if s < 10 * MINUTE => two(s / MINUTE, "m", s % MINUTE, "s"),
         s if s < 3 * HOUR => format!("{}m", s / MINUTE),

@@ -50,9 +50,11 @@ async fn unbound<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Value) -> Ve
     let failed = with_reason(&events, &["ProvisioningFailed"]);
     if let Some(first) = failed.first() {
         let cause = format!("The provisioner cannot make a volume for it: {}.", clause(string(&first["message"])));
-        return Verdict::wrong("ProvisioningFailed", cause)
-            .with_events(failed, inquiry.now)
-            .try_command(format!("kubectl describe pvc {}{}", name(claim), namespace_flag(claim)));
+        return Verdict::wrong("ProvisioningFailed", cause).with_events(failed, inquiry.now).try_command(format!(
+            "kubectl describe pvc {}{}",
+            name(claim),
+            namespace_flag(claim)
+        ));
     }
     let class_name = string(&spec["storageClassName"]);
     let Some(class) = class_of(inquiry, claim).await else {

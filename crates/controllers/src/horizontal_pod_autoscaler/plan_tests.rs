@@ -37,7 +37,7 @@ fn check(what: &str, spec: Value, start: i32, steps: &[(u64, i32, i32)]) {
         let scale = Scale { spec_replicas: current, status_replicas: current, selector: "app=web".into() };
         let samples = vec![Ok(Sample::Value(i64::from(*wished) * 1000))];
         let observed =
-            needs_metrics(autoscaler.spec.as_ref().unwrap(), &scale).then(|| Ok(Observation { pods: &[], samples }));
+            needs_metrics(autoscaler.spec.as_ref().unwrap(), &scale).then_some(Ok(Observation { pods: &[], samples }));
         let mut plan = plan(&autoscaler, &scale, observed, &mut history, &settings, moment(*seconds));
         plan.rescaled(&autoscaler, Ok(()), &mut history, moment(*seconds));
         assert_eq!(plan.status.desired_replicas, *expected, "{what}, step {index}: {:?}", plan.status.conditions);

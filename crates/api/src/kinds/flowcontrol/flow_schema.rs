@@ -23,10 +23,6 @@ use crate::{
 pub struct FlowSchema;
 
 impl Behavior for FlowSchema {
-    fn is_acted_upon(&self) -> bool {
-        false
-    }
-
     fn default(&self, object: &mut Value) {
         if let Some(spec) = part_mut(object, "spec") {
             default_zero_to(spec, "matchingPrecedence", 1000);

@@ -24,10 +24,6 @@ use crate::{
 pub struct PriorityLevelConfiguration;
 
 impl Behavior for PriorityLevelConfiguration {
-    fn is_acted_upon(&self) -> bool {
-        false
-    }
-
     fn default(&self, object: &mut Value) {
         let Some(spec) = part_mut(object, "spec") else { return };
         if let Some(limited) = existing_mut(spec, "limited") {

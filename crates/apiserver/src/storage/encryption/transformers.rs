@@ -79,7 +79,9 @@ impl Transformers {
         };
         match provider {
             Provider::AesGcm(keys) => keyed("aesgcm", keys, |key| AesGcm::new(key).map(Cipher::AesGcm)),
-            Provider::AesCbc(keys) => keyed("aescbc", keys, |key| AesCbc::new(key).map(|cipher| Cipher::AesCbc(Box::new(cipher)))),
+            Provider::AesCbc(keys) => {
+                keyed("aescbc", keys, |key| AesCbc::new(key).map(|cipher| Cipher::AesCbc(Box::new(cipher))))
+            }
             Provider::SecretBox(keys) => keyed("secretbox", keys, |key| SecretBox::new(key).map(Cipher::SecretBox)),
             Provider::Identity => {
                 made.push(Arc::new(PrefixTransformer { prefix: String::new(), cipher: Cipher::Identity }));

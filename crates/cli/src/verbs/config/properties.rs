@@ -40,8 +40,8 @@ pub static UNSET: Command = Command {
 
 /// `users.a.b.c.token` is the token of user `a.b.c`, if there is one of that name.
 fn entry_and_field<'a>(entries: &[Entry], rest: &'a str) -> (&'a str, &'a str) {
-    let cuts = rest.match_indices('.').map(|(at, _)| at);
-    let known = cuts.filter(|at| entries.iter().any(|e| e.name == rest[..*at])).last();
+    let mut cuts = rest.rmatch_indices('.').map(|(at, _)| at);
+    let known = cuts.find(|at| entries.iter().any(|e| e.name == rest[..*at]));
     match known.or_else(|| rest.find('.')) {
         Some(at) if !entries.iter().any(|e| e.name == rest) => (&rest[..at], &rest[at + 1..]),
         _ => (rest, ""),

@@ -41,7 +41,7 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 enum Condition {
     Created,
     Deleted,
-    Condition { name: String, value: String },
+    Status { name: String, value: String },
     JsonPath { path: JsonPath, text: String, value: Option<String> },
 }
 
@@ -54,7 +54,7 @@ fn condition(text: &str) -> Result<Condition> {
     }
     if let Some(rest) = text.strip_prefix("condition=") {
         let (name, value) = rest.split_once('=').unwrap_or((rest, "true"));
-        return Ok(Condition::Condition { name: name.to_string(), value: value.to_string() });
+        return Ok(Condition::Status { name: name.to_string(), value: value.to_string() });
     }
     if let Some(rest) = text.strip_prefix("jsonpath=") {
         let split = match rest.rfind('}') {
@@ -80,7 +80,7 @@ impl Condition {
         match self {
             Self::Created => Ok(true),
             Self::Deleted => Ok(false),
-            Self::Condition { name, value } => {
+            Self::Status { name, value } => {
                 let observed = object["status"]["observedGeneration"].as_i64();
                 if observed.is_some_and(|seen| seen < object["metadata"]["generation"].as_i64().unwrap_or(0)) {
                     return Ok(false);
@@ -100,7 +100,10 @@ impl Condition {
                         Value::Object(_) | Value::Array(_) => {
                             Err(Failure::message("jsonpath leads to a nested object or list which is not supported"))
                         }
-                        other => Ok(other.to_string() == *value),
+                        other => {
+                            let shown = other.to_string();
+                            Ok(shown == *value)
+                        }
                     },
                     (_, Some(_)) => {
                         Err(Failure::message(format!("given jsonpath expression {text:?} matches more than one list")))
