@@ -9,8 +9,10 @@ pub mod feature_flags;
 pub mod ingress_flags;
 pub mod kubelet_flags;
 pub mod proxy_flags;
+pub mod scheduler_flags;
 pub mod security_flags;
 pub mod store_flags;
+pub mod subcommands;
 
 use std::{
     collections::BTreeMap,
@@ -23,6 +25,10 @@ use ipnet::{IpNet, Ipv4Net};
 use kubelet::configuration::Configuration;
 use proxy::KubeProxyConfiguration;
 
+pub use self::{
+    scheduler_flags::{Scheduler, scheduler_config},
+    subcommands::{Image, NamedNode, NodeCommand, Store},
+};
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
     flags::{
@@ -390,35 +396,6 @@ pub struct Remote {
     pub client_ca_file: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Args)]
-pub struct Scheduler {
-    #[command(flatten)]
-    pub data: DataDirectory,
-    #[command(flatten)]
-    pub features: FeatureFlags,
-    /// Credentials for the API server [default: those that the configuration file names]
-    #[arg(long, value_name = "FILE", required_unless_present = "config")]
-    pub kubeconfig: Option<PathBuf>,
-    /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1)
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Policy file (v1: predicates, priorities, extenders), the older form of the same
-    #[arg(long, value_name = "FILE", conflicts_with = "config")]
-    pub policy_config_file: Option<PathBuf>,
-    /// Whether to wait for the Lease that only one of several schedulers holds [default: what the file says, else true]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub leader_elect: Option<bool>,
-    /// Where health (for everybody) and metrics (for those who may get /metrics) answer over HTTPS
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
-    pub bind_address: IpAddr,
-    /// Its port; 0 is none
-    #[arg(long, default_value_t = 10259)]
-    pub secure_port: u16,
-    /// Authorities of the certificates by which clients are known there [default: those of the API server]
-    #[arg(long, value_name = "FILE")]
-    pub client_ca_file: Option<PathBuf>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LoadBalancerMode {
     Nodes,
@@ -457,80 +434,6 @@ impl PodNetwork {
     }
 }
 
-#[derive(Debug, Clone, Args)]
-pub struct NamedNode {
-    #[command(flatten)]
-    pub data: DataDirectory,
-    pub name: String,
-}
-
-#[derive(Debug, Clone, Subcommand)]
-pub enum NodeCommand {
-    /// List the cluster's nodes on this machine
-    Ls {
-        #[command(flatten)]
-        data: DataDirectory,
-    },
-    /// End a node with all its containers, as if its machine lost power
-    Stop(NamedNode),
-    /// Start a stopped node
-    Start(NamedNode),
-    /// Pull a node's network cable
-    Cut(NamedNode),
-    /// Plug it in again
-    Heal(NamedNode),
-    /// Print the command that joins another machine to this cluster
-    JoinCommand {
-        #[command(flatten)]
-        data: DataDirectory,
-    },
-}
-
-#[derive(Debug, Clone, Subcommand)]
-pub enum Image {
-    /// Import OCI or docker archives, plain or compressed (gzip, zstd)
-    Import {
-        #[command(flatten)]
-        data: DataDirectory,
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
-    /// List the images of every node
-    Ls {
-        #[command(flatten)]
-        data: DataDirectory,
-    },
-}
-
-#[derive(Debug, Clone, Subcommand)]
-pub enum Store {
-    /// Write a consistent snapshot of a cluster's store to a file, also while the cluster runs, and verify it
-    Backup {
-        #[command(flatten)]
-        data: DataDirectory,
-        file: PathBuf,
-    },
-    /// Fill an empty store from a snapshot. Its revision rises far above the old one's, so that watches start again
-    Restore {
-        #[command(flatten)]
-        data: DataDirectory,
-        file: PathBuf,
-    },
-    /// Read everything and verify every checksum
-    Check {
-        #[command(flatten)]
-        data: DataDirectory,
-        /// If something that is needed is damaged, keep the rest, so that the store starts again, and say what is lost
-        #[arg(long)]
-        salvage: bool,
-    },
-    /// Have the running cluster write every object again that is not encrypted as --encryption-provider-config says now
-    Reencrypt {
-        #[command(flatten)]
-        data: DataDirectory,
-    },
-}
-
 impl Agent {
     /// With every flag as it is when it is not given.
     pub fn of_kubelet(data: DataDirectory) -> anyhow::Result<Self> {
@@ -538,28 +441,6 @@ impl Agent {
         let matches = command.try_get_matches_from(["kubelet", "--kubeconfig", "none"])?;
         Ok(Self { data, kubeconfig: None, ..Self::from_arg_matches(&matches)? })
     }
-}
-
-impl Scheduler {
-    /// What the file says, and whose credentials count.
-    pub fn settings(&self) -> anyhow::Result<(scheduler::Config, PathBuf)> {
-        let mut config = scheduler_config(self.config.as_deref(), self.policy_config_file.as_deref())?;
-        let election = config.leader_election.get_or_insert_default();
-        election.leader_elect = self.leader_elect.unwrap_or(election.leader_elect);
-        match self.kubeconfig.clone().or_else(|| config.kubeconfig.clone()) {
-            Some(kubeconfig) => Ok((config, kubeconfig)),
-            None => anyhow::bail!("no credentials: give --kubeconfig, or clientConnection.kubeconfig in the file"),
-        }
-    }
-}
-
-/// From a KubeSchedulerConfiguration file or an older Policy file, if there is one.
-pub fn scheduler_config(config: Option<&Path>, policy: Option<&Path>) -> anyhow::Result<scheduler::Config> {
-    Ok(match (config, policy) {
-        (Some(path), _) => scheduler::Config::load(path)?,
-        (None, Some(path)) => scheduler::Config::load_policy(path)?,
-        (None, None) => scheduler::Config::default(),
-    })
 }
 
 impl Server {

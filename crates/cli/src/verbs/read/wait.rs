@@ -58,7 +58,7 @@ fn condition(text: &str) -> Result<Condition> {
     }
     if let Some(rest) = text.strip_prefix("jsonpath=") {
         let split = match rest.rfind('}') {
-            Some(end) => (&rest[..=end], rest[end + 1..].strip_prefix('=')),
+            Some(end) => (&rest[..=end], rest[end + 1..].trim_start_matches(['\'', '"']).strip_prefix('=')),
             None => match rest.split_once('=') {
                 Some((path, value)) => (path, Some(value)),
                 None => (rest, None),
