@@ -39,6 +39,7 @@ pub async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &
         .method(method)
         .uri(path)
         .header(header::CONTENT_TYPE, "application/json")
+        .header(header::ACCEPT, "application/json")
         .header(header::USER_AGENT, "kube-apiserver")
         .body(body)
         .map_err(|e| ApiError::internal(e.to_string()))?;
@@ -48,7 +49,7 @@ pub async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &
     let status = response.status();
     let bytes = body::read_all(response.into_body(), ANSWER_BYTES_MAX).await?;
     match status.is_success() {
-        true => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
+        true => serde_json::from_slice(&bytes).map_err(|e| ApiError::internal(format!("{path} answered no JSON: {e}"))),
         false => Err(ApiError::from_status(status.as_u16(), &bytes)),
     }
 }

@@ -217,7 +217,7 @@ pub fn objects(bytes: &[u8]) -> Result<Vec<Value>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
     let mut objects = Vec::new();
     for document in yaml::documents(text) {
-        let value = yaml::read(document.as_bytes())?;
+        let value = yaml::read_core(document.as_bytes())?;
         if value.is_null() {
             continue;
         }

@@ -45,7 +45,7 @@ fn apply(text: &str, entry: &Value, resources: &mut Vec<Resource>) -> Result<(),
     let target = &entry["target"];
     let parsed = yaml::documents(text)
         .into_iter()
-        .map(|document| yaml::read(document.as_bytes()))
+        .map(|document| yaml::read_core(document.as_bytes()))
         .collect::<Result<Vec<_>, _>>()?;
     if let [Value::Array(operations)] = parsed.as_slice() {
         if !target.is_object() {

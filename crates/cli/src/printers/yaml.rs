@@ -447,7 +447,7 @@ mod tests {
         let value =
             json!({"spec": {"containers": [{"name": "c", "args": ["a", ["b"]], "env": []}], "x": {}}, "n": null});
         let wanted =
-            "n: null\nspec:\n  containers:\n  - args:\n    - a\n    - - b\n    env: []\n    name: c\n  x: {}\n";
+            "\"n\": null\nspec:\n  containers:\n  - args:\n    - a\n    - - b\n    env: []\n    name: c\n  x: {}\n";
         assert_eq!(to_string(&value), wanted);
     }
 }

@@ -5,6 +5,9 @@
 use api::codec::{ContentType, decode};
 use serde_json::Value;
 
+/// What the reader's stack bears.
+const DEPTH_MAX: usize = 64;
+
 /// One document. The message is without the file's name.
 pub fn read(bytes: &[u8]) -> Result<Value, String> {
     match decode(bytes, ContentType::Yaml, None) {
@@ -17,6 +20,15 @@ pub fn read(bytes: &[u8]) -> Result<Value, String> {
             }
         }
     }
+}
+
+/// One document as kustomize reads it: YAML 1.2, where `Y` and `on` are words.
+pub fn read_core(bytes: &[u8]) -> Result<Value, String> {
+    let mut options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    if let Some(budget) = &mut options.budget {
+        budget.max_depth = DEPTH_MAX;
+    }
+    serde_saphyr::from_slice_with_options(bytes, options).map_err(|error| format!("yaml: {}", error.without_snippet()))
 }
 
 /// The YAML reader's words as those of Go's: a parser names the line before, a scanner the line itself.
