@@ -54,17 +54,17 @@ use Stage::{Alpha, Beta, Deprecated, GeneralAvailability as Ga};
 
 /// By name.
 pub const FEATURE_GATES: &[FeatureGate] = &[
-    fixed("APIResponseCompression", Beta),
     row(ALLOW_PARSING_USER_UID_FROM_CERT_AUTH, Beta, true, true),
     fixed("AnonymousAuthConfigurableEndpoints", Ga),
+    fixed("APIResponseCompression", Beta),
     fixed("AuthorizeNodeWithSelectors", Ga),
     fixed("AuthorizeWithSelectors", Ga),
     fixed("ConsistentListFromCache", Ga),
     fixed("CustomResourceFieldSelectors", Beta),
     fixed("DeploymentReplicaSetTerminatingReplicas", Beta),
     fixed("ExecProbeTimeout", Ga),
-    fixed("InPlacePodVerticalScaling", Ga),
     row(INITIALIZERS, Alpha, false, true),
+    fixed("InPlacePodVerticalScaling", Ga),
     fixed("JobBackoffLimitPerIndex", Ga),
     fixed("JobManagedBy", Ga),
     fixed("JobPodReplacementPolicy", Ga),

@@ -1,6 +1,6 @@
 //! How pure parts of this crate ask for objects: one query, one answer.
 //! Implemented over REST by the session, over a map by tests; asked by `describe`, `why` and `timeline`.
-//! Invariant: reading only; nothing here can change the cluster.
+//! Reading only; nothing here can change the cluster.
 
 use std::future::Future;
 

@@ -2,7 +2,11 @@
 //! The core is `api::quota`, which admission asks too.
 //! Counts from the caches that the garbage collector fills anyway; no resource is listed anew.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use api::{
     Resource,
@@ -17,6 +21,7 @@ use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
     apimachinery::pkg::api::resource::Quantity as Text,
 };
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use crate::{
@@ -32,7 +37,13 @@ use crate::{
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 /// After a correction: the count may have missed objects that were charged but not yet in our caches.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
+/// What was charged so lately may be of an object that is not stored yet, or not in our caches: nothing is taken back meanwhile.
+/// A full quota is charged no more, so this ends.
+const CHARGE_SETTLE_INTERVAL: Duration = Duration::from_secs(3);
 const NAMESPACE: &str = "namespace";
+
+/// When each quota was last charged, by key.
+type Charges = Arc<Mutex<HashMap<String, Timestamp>>>;
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (quotas, pods) = (setup.informer::<ResourceQuota>(), setup.informer::<Pod>());
@@ -43,7 +54,16 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     indexes::by_namespace(&claims);
     // Admission charges a quota before the object is stored, so neither its writes nor new objects wake us:
     // a count at that moment would miss the object and take the charge back. Only what frees something does.
-    setup.on(&quotas, |change, queue| {
+    let charges = Charges::default();
+    let (charged, env) = (charges.clone(), setup.context.env.clone());
+    setup.on(&quotas, move |change, queue| {
+        match (&change.old, &change.new) {
+            (_, None) => drop(charged.lock().remove(&change.key)),
+            (Some(old), Some(new)) if takes_back(new.status.as_ref(), old.status.as_ref()) => {
+                charged.lock().insert(change.key.clone(), env.now());
+            }
+            _ => {}
+        }
         let hard = |quota: &Option<Arc<ResourceQuota>>| quota.as_ref().and_then(|q| q.spec.clone());
         if change.new.is_some() && (change.old.is_none() || hard(&change.old) != hard(&change.new)) {
             queue.add(change.key.clone());
@@ -71,7 +91,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         });
         counted.insert(count_name(&resource), informer);
     }
-    Arc::new(Quotas { context: setup.context.clone(), quotas, pods, services, claims, counted })
+    Arc::new(Quotas { context: setup.context.clone(), quotas, pods, services, claims, counted, charges })
 }
 
 /// Wakes the quotas of a namespace when one of its objects goes or uses less than before.
@@ -128,6 +148,7 @@ struct Quotas {
     services: Informer<Service>,
     claims: Informer<PersistentVolumeClaim>,
     counted: BTreeMap<String, ObjectInformer>,
+    charges: Charges,
 }
 
 #[async_trait]
@@ -144,6 +165,11 @@ impl Controller for Quotas {
         if same(quota.status.as_ref(), &status) {
             return Ok(Some(overdue.map_or(RESYNC_INTERVAL, |at| until(now, at).min(RESYNC_INTERVAL))));
         }
+        let charged = self.charges.lock().get(key).copied();
+        let settles = charged.map(|at| at + CHARGE_SETTLE_INTERVAL).filter(|settles| *settles > now);
+        if let Some(settles) = settles.filter(|_| takes_back(quota.status.as_ref(), Some(&status))) {
+            return Ok(Some(until(now, settles)));
+        }
         let mut quota = (*quota).clone();
         quota.status = Some(status);
         let api = self.context.client.namespaced::<ResourceQuota>(quota.namespace());
@@ -152,6 +178,18 @@ impl Controller for Quotas {
             _ => Ok(Some(RECOUNT_INTERVAL)),
         }
     }
+}
+
+/// Whether something of what is used by `old` is no longer used by `new`.
+fn takes_back(old: Option<&ResourceQuotaStatus>, new: Option<&ResourceQuotaStatus>) -> bool {
+    let used = |status: Option<&ResourceQuotaStatus>, name: &str| {
+        status.and_then(|s| s.used.as_ref()?.get(name).and_then(|text| Quantity::parse(&text.0).ok()))
+    };
+    let names = old.and_then(|old| old.used.as_ref()).into_iter().flatten().map(|(name, _)| name);
+    names.into_iter().any(|name| match (used(old, name), used(new, name)) {
+        (Some(old), Some(new)) => old > new,
+        (old, _) => old.is_some(),
+    })
 }
 
 /// Equal amounts, however they are written.

@@ -15,6 +15,13 @@ use crate::{
 
 /// Texts that look like fields and are something else: file, texts, what they are.
 const VALUES: &[(&str, &[&str], &str)] = &[
+    ("apps/daemon_set.rs", &["deprecated.daemonset.template.generation"], "an annotation"),
+    ("admissionregistration/initializer_configuration.rs", &["initializers"], "upstream has no such kind any more"),
+    (
+        "admissionregistration/mutating_admission_policy.rs",
+        &["mutations", "patchType", "jsonPatch", "applyConfiguration"],
+        "served only behind its gate, so in the table of unserved types",
+    ),
     ("admissionregistration/client_config.rs", &["https"], "a scheme of URLs"),
     ("admissionregistration/webhook_configuration.rs", &["v1beta1"], "a version of AdmissionReview"),
     (

@@ -1,6 +1,6 @@
 //! Describes HorizontalPodAutoscalers of autoscaling/v1 and v2.
 //! Neighbours: `sections`.
-//! Invariant: a metric without a current value reads `<unknown>`.
+//! A metric without a current value reads `<unknown>`.
 
 use serde_json::Value;
 

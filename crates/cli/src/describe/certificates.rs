@@ -1,6 +1,6 @@
 //! Describes a CertificateSigningRequest.
 //! Neighbours: `x509_parser` reads the request.
-//! Invariant: a request that cannot be parsed is an error, as upstream's.
+//! A request that cannot be parsed is an error, as upstream's.
 
 use base64::Engine;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Describes ConfigMaps, Secrets and ServiceAccounts.
 //! Neighbours: `sections`.
-//! Invariant: a Secret shows how long its values are, never what they hold, but for service account tokens as upstream.
+//! A Secret shows how long its values are, never what they hold, but for service account tokens as upstream.
 
 use base64::Engine;
 use serde_json::Value;

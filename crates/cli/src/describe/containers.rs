@@ -1,6 +1,6 @@
 //! Describes the containers of a pod or of a pod template.
 //! Used by `pod`.
-//! Invariant: a template's container shows no state, a pod's container shows its own.
+//! A template's container shows no state, a pod's container shows its own.
 
 use api::quantity::{Format, Quantity};
 use serde_json::Value;

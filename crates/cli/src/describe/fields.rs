@@ -1,6 +1,6 @@
 //! Reading fields of decoded objects, and Go's texts for them.
 //! Neighbours: every describer, `why`, `timeline`.
-//! Invariant: a field that is absent or of another type reads as Go's zero value.
+//! A field that is absent or of another type reads as Go's zero value.
 
 use api::quantity::Quantity;
 use jiff::{Timestamp, tz::TimeZone};

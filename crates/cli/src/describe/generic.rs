@@ -1,6 +1,6 @@
 //! Describes an object of any kind from its fields alone: custom resources, Leases and all without a describer.
 //! Neighbours: `sections`.
-//! Invariant: every field but managed fields and what the head shows is printed.
+//! Every field but managed fields and what the head shows is printed.
 
 use serde_json::{Map, Value};
 

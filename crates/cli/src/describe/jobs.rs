@@ -1,6 +1,6 @@
 //! Describes Jobs and CronJobs.
 //! Neighbours: `pod::template`; `workloads` has the other controllers.
-//! Invariant: reads nothing but the object.
+//! Reads nothing but the object.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! `describe`: what upstream's describers say about an object and what belongs to it.
 //! `DESCRIBERS` is the table, one row per kind; kinds without a row are described by `generic`.
 //! Neighbours: the verb reads the object and what `queries` names; `fields`, `sections` and `writer` are shared parts.
-//! Invariant: a describer is a pure function of the object, what was read for it, the time and the zone.
+//! A describer is a pure function of the object, what was read for it, the time and the zone.
 
 mod autoscaling;
 mod certificates;

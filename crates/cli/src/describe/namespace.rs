@@ -1,6 +1,6 @@
 //! Describes Namespaces, ResourceQuotas and LimitRanges.
 //! Neighbours: `sections`.
-//! Invariant: a server without quotas or limit ranges shows a namespace without that part.
+//! A server without quotas or limit ranges shows a namespace without that part.
 
 use std::collections::BTreeSet;
 

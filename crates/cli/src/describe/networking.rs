@@ -1,6 +1,6 @@
 //! Describes Ingresses and their classes, NetworkPolicies, ServiceCIDRs and IPAddresses.
 //! Neighbours: `services` formats the endpoints of a backend.
-//! Invariant: a backend whose Service cannot be read shows the error in its place.
+//! A backend whose Service cannot be read shows the error in its place.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! Describes a Node with its lease and the pods on it.
 //! Neighbours: `api::pod_resources` sums what pods request.
-//! Invariant: pods that ended do not count.
+//! Pods that ended do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Describes a Pod.
 //! Neighbours: `containers`, `volumes` and the parts that `sections` shares.
-//! Invariant: reads nothing but the pod and its events.
+//! Reads nothing but the pod and its events.
 
 use serde_json::Value;
 

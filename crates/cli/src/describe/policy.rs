@@ -1,6 +1,6 @@
 //! Describes PodDisruptionBudgets and PriorityClasses.
 //! Neighbours: `sections`.
-//! Invariant: reads nothing but the object.
+//! Reads nothing but the object.
 
 use serde_json::Value;
 

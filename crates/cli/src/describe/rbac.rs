@@ -1,6 +1,6 @@
 //! Describes Roles, ClusterRoles and their bindings.
 //! Neighbours: `sections`.
-//! Invariant: rules are shown one resource to a line with all verbs, in upstream's order.
+//! Rules are shown one resource to a line with all verbs, in upstream's order.
 
 use serde_json::Value;
 

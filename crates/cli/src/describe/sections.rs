@@ -1,6 +1,6 @@
 //! Parts that several descriptions share: labels, annotations, taints, tolerations, events.
 //! Used by the describer of every kind.
-//! Invariant: what it prints comes in order of keys, whatever order the object has.
+//! What it prints comes in order of keys, whatever order the object has.
 
 use serde_json::Value;
 

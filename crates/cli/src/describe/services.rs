@@ -1,6 +1,6 @@
 //! Describes Services, Endpoints and EndpointSlices.
 //! Neighbours: `networking` shows the endpoints behind an Ingress with `format_endpoint_slices`.
-//! Invariant: an endpoint counts unless it says that it is not ready.
+//! An endpoint counts unless it says that it is not ready.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Describes PersistentVolumes and claims, StorageClasses, VolumeAttributesClasses and CSINodes.
 //! Neighbours: `volumes` writes sources and claims.
-//! Invariant: a claim is used by pods that name it and by the pod that owns it.
+//! A claim is used by pods that name it and by the pod that owns it.
 
 use serde_json::Value;
 

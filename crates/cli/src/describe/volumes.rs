@@ -1,6 +1,6 @@
 //! Describes the sources of volumes, of pods and of PersistentVolumes.
 //! Used by `pod` and `storage`.
-//! Invariant: one row per source; a source without a row reads `<unknown>`.
+//! One row per source; a source without a row reads `<unknown>`.
 
 use serde_json::Value;
 

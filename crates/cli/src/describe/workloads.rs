@@ -1,6 +1,6 @@
 //! Describes Deployments, ReplicaSets, ReplicationControllers, StatefulSets and DaemonSets.
 //! Neighbours: `pod::template`; `jobs` has Jobs and CronJobs.
-//! Invariant: pods are counted only if the object controls them.
+//! Pods are counted only if the object controls them.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Lines in columns, as Go's tabwriter lays them out.
 //! Every describer writes through it; `why` and `timeline` too.
-//! Invariant: a column is as wide as its widest cell among the lines that follow each other with that column.
+//! A column is as wide as its widest cell among the lines that follow each other with that column.
 
 use crate::template::go_format::escape_terminal;
 

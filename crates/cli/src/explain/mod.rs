@@ -1,6 +1,6 @@
 //! `explain`: what a kind and its fields are, from an OpenAPI v3 document.
 //! Called by the verb, which finds the resource and reads the document of its group and version.
-//! Invariant: a schema that leads back to itself ends there.
+//! A schema that leads back to itself ends there.
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Breaks text at spaces so that lines stay within a width, as upstream's word wrapping does.
 //! Used by `explain`.
-//! Invariant: a word that is wider than the line is not broken.
+//! A word that is wider than the line is not broken.
 
 pub fn wrap(text: &str, width: usize) -> String {
     let mut out = String::with_capacity(text.len());

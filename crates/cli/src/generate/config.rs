@@ -1,6 +1,6 @@
 //! `create configmap`, `create secret generic|docker-registry|tls`, `create namespace` and `create serviceaccount`.
 //! Neighbours: `source_files` reads, `name_hash` names.
-//! Invariant: a key is written once or refused.
+//! A key is written once or refused.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};

@@ -1,6 +1,6 @@
 //! `expose`: a Service for a Pod, Service, ReplicationController, Deployment or ReplicaSet.
 //! Neighbours: `service` makes Services from flags alone.
-//! Invariant: selector and ports come from the flags, or else from the object.
+//! Selector and ports come from the flags, or else from the object.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! `create ingress`.
 //! Neighbours: the verb passes rules as they were typed.
-//! Invariant: a rule that is not of the form host/path=service:port[,tls[=secret]] is refused.
+//! A rule that is not of the form host/path=service:port[,tls[=secret]] is refused.
 
 use regex::Regex;
 use serde_json::{Map, Value, json};

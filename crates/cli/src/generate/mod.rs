@@ -1,6 +1,6 @@
 //! Objects from flags: what `create`, `run`, `expose`, `autoscale` and `set` make or change.
 //! Called by the verbs of those names, which parse flags, talk to the server and print.
-//! Invariant: no requests; files are read only through `SourceFiles`; what upstream refuses is refused with its words.
+//! No requests; files are read only through `SourceFiles`; what upstream refuses is refused with its words.
 
 pub mod config;
 pub mod expose;

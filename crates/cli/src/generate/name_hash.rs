@@ -1,6 +1,6 @@
 //! The hash that `--append-hash` and kustomize's generators put behind a name.
 //! Used by `config` and `kustomize`.
-//! Invariant: the same contents give the same ten characters as upstream.
+//! The same contents give the same ten characters as upstream.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};

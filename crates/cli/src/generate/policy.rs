@@ -1,6 +1,6 @@
 //! `create quota`, `create priorityclass`, `create poddisruptionbudget` and `autoscale`.
 //! Neighbours: the verbs of those names.
-//! Invariant: limits that contradict each other are refused before anything is made.
+//! Limits that contradict each other are refused before anything is made.
 
 use api::quantity::Quantity;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! `create role`, `create clusterrole`, `create rolebinding` and `create clusterrolebinding`.
 //! Neighbours: the verb finds the group of each resource by discovery.
-//! Invariant: a role without verbs or objects of them is refused.
+//! A role without verbs or objects of them is refused.
 
 use serde_json::{Value, json};
 

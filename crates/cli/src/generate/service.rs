@@ -1,6 +1,6 @@
 //! `create service clusterip|nodeport|loadbalancer|externalname`.
 //! Neighbours: `expose` makes Services of what runs.
-//! Invariant: ports are checked before anything is made.
+//! Ports are checked before anything is made.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! `set image|env|resources|selector|serviceaccount|subject`: changes to an object that has a pod template.
 //! Neighbours: the verbs send the difference as a patch, or print the object with `--local`.
-//! Invariant: a change that finds nothing to change says so.
+//! A change that finds nothing to change says so.
 
 use serde_json::{Value, json};
 

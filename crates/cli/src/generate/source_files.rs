@@ -1,6 +1,6 @@
 //! Files that become data: of `--from-file`, `--from-env-file` and kustomizations.
 //! Implemented by the disk here and by maps in tests.
-//! Invariant: reads only what it is asked for by name.
+//! Reads only what it is asked for by name.
 
 use std::path::Path;
 

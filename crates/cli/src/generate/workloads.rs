@@ -1,6 +1,6 @@
 //! `run`, `create deployment`, `create job` and `create cronjob`.
 //! Neighbours: `service::service` for `run --expose`.
-//! Invariant: an image name is checked before an object is made of it.
+//! An image name is checked before an object is made of it.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! Reads a kustomization with its bases and components, and applies what it says in kustomize's order.
 //! Called by `build`, and by itself for each base.
-//! Invariant: a field that is not known or not supported is refused by name.
+//! A field that is not known or not supported is refused by name.
 
 use serde_json::{Map, Value};
 

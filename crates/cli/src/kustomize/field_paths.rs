@@ -1,6 +1,6 @@
 //! Field paths of replacements: `spec.containers.[name=app].env.0.value`, with `*` for every element.
 //! Used by `replacements`.
-//! Invariant: a path that leads nowhere gives nothing; it is made only when asked to create.
+//! A path that leads nowhere gives nothing; it is made only when asked to create.
 
 use serde_json::{Map, Value};
 

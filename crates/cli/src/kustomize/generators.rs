@@ -1,6 +1,6 @@
 //! `configMapGenerator` and `secretGenerator`.
 //! Neighbours: `generate::config` reads literals, files and env files the same way.
-//! Invariant: a generated name gets a hash unless it says otherwise.
+//! A generated name gets a hash unless it says otherwise.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};

@@ -1,7 +1,7 @@
 //! `kustomize`: objects from a kustomization and what it builds upon.
 //! Start at `build`. `directory` reads kustomizations, `generators` makes ConfigMaps and Secrets, `transformers` changes
 //! names, labels, namespaces, images and counts, `patches` and `replacements` change fields, `references` follows renames.
-//! Invariant: files are read only below the kustomization that names them; nothing is fetched; Helm charts are refused.
+//! Files are read only below the kustomization that names them; nothing is fetched; Helm charts are refused.
 
 mod directory;
 mod field_paths;

@@ -1,6 +1,6 @@
 //! `patches`, `patchesStrategicMerge` and `patchesJson6902`.
 //! Neighbours: `api::patch` merges; here targets are found and lists put in kustomize's order.
-//! Invariant: a patch that finds no target is an error, unless it selects by more than a name.
+//! A patch that finds no target is an error, unless it selects by more than a name.
 
 use regex::Regex;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Follows renames: a field that names another object gets the name that object has now.
 //! Called behind each change of names.
-//! Invariant: a reference is changed only if it names a kustomized object of the right kind by a name it has or had.
+//! A reference is changed only if it names a kustomized object of the right kind by a name it has or had.
 
 use std::collections::BTreeMap;
 

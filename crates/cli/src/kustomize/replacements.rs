@@ -1,6 +1,6 @@
 //! `replacements`: a field of one object written into fields of others.
 //! Neighbours: `field_paths` finds fields, `patches::selects` objects.
-//! Invariant: exactly one source; a target field that does not exist is an error unless it may be created.
+//! Exactly one source; a target field that does not exist is an error unless it may be created.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Namespace, name prefix and suffix, labels, annotations, replica counts and images.
 //! Called for each kustomization behind its patches.
-//! Invariant: each transformer sees every object once, in kustomize's order.
+//! Each transformer sees every object once, in kustomize's order.
 
 use regex::Regex;
 use serde_json::Value;

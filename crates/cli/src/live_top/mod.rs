@@ -1,6 +1,6 @@
 //! The picture of `minke top`: nodes, pods and containers with their use over the last minutes.
 //! `samples` keeps what was measured; here a screen of it is drawn. The verb reads metrics and paints.
-//! Invariant: pure; a frame fits the given width and height.
+//! Pure; a frame fits the given width and height.
 
 pub mod samples;
 

@@ -1,6 +1,6 @@
 //! What was measured of nodes and containers, and how it went before.
 //! Fed by the verb with the items of the metrics API; drawn by the frame.
-//! Invariant: a history holds at most `HISTORY_MAX` measurements.
+//! A history holds at most `HISTORY_MAX` measurements.
 
 use std::collections::{BTreeMap, VecDeque};
 

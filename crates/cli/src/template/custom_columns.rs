@@ -1,6 +1,6 @@
 //! `-o custom-columns=`: columns whose cells are JSONPath expressions.
 //! Neighbours: `jsonpath` evaluates a cell; the printers align what `cells` returns.
-//! Invariant: a cell without a value reads `<none>`.
+//! A cell without a value reads `<none>`.
 
 use serde_json::Value;
 

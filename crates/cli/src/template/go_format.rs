@@ -1,6 +1,6 @@
 //! Go's own text for JSON values: `%v`, `%T`, floats, quoted strings and `encoding/json`.
 //! Used by every template printer of this folder and by `describe`.
-//! Invariant: never fails; a value that Go could not print has the text Go gives it.
+//! Never fails; a value that Go could not print has the text Go gives it.
 
 use serde_json::Value;
 

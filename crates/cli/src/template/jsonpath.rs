@@ -1,6 +1,6 @@
 //! Evaluates kubectl's JSONPath dialect over a decoded object.
 //! Neighbours: `jsonpath_parser` makes the nodes; `custom_columns`, `wait --for=jsonpath` and `--sort-by` use `results`.
-//! Invariant: an evaluation does not change the template; the same object gives the same text (map keys in order).
+//! An evaluation does not change the template; the same object gives the same text (map keys in order).
 
 use std::{borrow::Cow, cmp::Ordering};
 

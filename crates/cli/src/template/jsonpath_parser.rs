@@ -1,6 +1,6 @@
 //! Parses kubectl's JSONPath dialect into nodes.
 //! Read by `jsonpath`, which evaluates them.
-//! Invariant: what does not parse is refused with upstream's words; nothing is guessed.
+//! What does not parse is refused with upstream's words; nothing is guessed.
 
 /// One bound of `[start:end:step]`. `derived` is the end that a single index implies.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -1,6 +1,6 @@
 //! Output templates of kubectl: JSONPath, Go templates and custom columns.
 //! Neighbours: the printers of `get` and every verb with `-o`; `describe` formats values with `go_format`.
-//! Invariant: pure; a template sees one decoded object and nothing else.
+//! Pure; a template sees one decoded object and nothing else.
 
 pub mod custom_columns;
 pub mod go_format;

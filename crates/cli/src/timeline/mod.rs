@@ -1,6 +1,6 @@
 //! `minke timeline TYPE/NAME`: the journey of an object, station by station, with times.
 //! `stations` reads them from the object, its events and the pods it controls; here they are put in order and drawn.
-//! Invariant: a station is something the cluster recorded with a time; nothing is interpolated.
+//! A station is something the cluster recorded with a time; nothing is interpolated.
 
 mod stations;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Reads stations from an object's metadata, managed fields, conditions and container states, and from events.
 //! Called by the timeline, which puts them in order.
-//! Invariant: pure; a time that does not parse is left out.
+//! Pure; a time that does not parse is left out.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Why a PersistentVolumeClaim is not bound.
 //! Neighbours: `pending` asks for the claims of a pod.
-//! Invariant: a claim that only waits for its first pod is not wrong.
+//! A claim that only waits for its first pod is not wrong.
 
 use serde_json::Value;
 

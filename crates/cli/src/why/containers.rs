@@ -1,6 +1,6 @@
 //! What the status of a pod's containers says: waiting, ended, not ready, restarted.
 //! Used by `pods` and `pending`.
-//! Invariant: init containers come before the others, as they run.
+//! Init containers come before the others, as they run.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! `minke why TYPE/NAME`: what is wrong with an object, from what the cluster publishes about it.
 //! `KINDS` is the table; each file explains one family. Works with any Kubernetes API server; a server of ours is also
 //! asked for the scheduler's verdict on each node.
-//! Invariant: reads only; a sentence is never a guess without the evidence under it.
+//! Reads only; a sentence is never a guess without the evidence under it.
 
 mod claims;
 mod containers;

@@ -1,6 +1,6 @@
 //! Why a Namespace does not go.
 //! Neighbours: `terminating` has every other kind.
-//! Invariant: what remains is taken from the conditions that the namespace controller publishes.
+//! What remains is taken from the conditions that the namespace controller publishes.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Why a Node is not ready or takes no pods.
 //! Neighbours: `pods` asks whether a node is silent.
-//! Invariant: a node that stopped reporting is told apart from one that reports trouble.
+//! A node that stopped reporting is told apart from one that reports trouble.
 
 use serde_json::Value;
 

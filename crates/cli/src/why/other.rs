@@ -1,6 +1,6 @@
 //! What any other object says about itself in its conditions and events.
 //! Neighbours: the files of the kinds that are known better.
-//! Invariant: an object that says nothing is not called healthy.
+//! An object that says nothing is not called healthy.
 
 use serde_json::Value;
 

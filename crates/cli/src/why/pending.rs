@@ -1,6 +1,6 @@
 //! Why a pod has not started: gates, the scheduler's verdict, claims, volumes, network, images.
 //! Neighbours: `containers` reads waiting reasons; `claims` explains an unbound claim.
-//! Invariant: what comes first on a pod's way is asked first.
+//! What comes first on a pod's way is asked first.
 
 use std::collections::BTreeMap;
 

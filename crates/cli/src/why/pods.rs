@@ -1,6 +1,6 @@
 //! Why a pod is not running, not ready, restarting, failed or evicted.
 //! Neighbours: `pending` for pods that have not started, `containers` for what a container's status says.
-//! Invariant: the first thing that holds a pod up is named, in the order in which a pod passes them.
+//! The first thing that holds a pod up is named, in the order in which a pod passes them.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Why a Service has no endpoints.
 //! Neighbours: `pods` explains a pod that is not ready.
-//! Invariant: a Service without a selector is its owner's business and not wrong by itself.
+//! A Service without a selector is its owner's business and not wrong by itself.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Why an object that was deleted is still there.
 //! Neighbours: `namespaces` has namespaces; the graceful end of a pod is here.
-//! Invariant: a finalizer is named with whoever set it, as managed fields tell.
+//! A finalizer is named with whoever set it, as managed fields tell.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Why a Deployment, ReplicaSet, StatefulSet, DaemonSet or Job does not have what it wants.
 //! Neighbours: `pods` explains the first pod that is not ready.
-//! Invariant: a controller's own refusal (quota, admission) comes before what its pods say.
+//! A controller's own refusal (quota, admission) comes before what its pods say.
 
 use serde_json::Value;
 

@@ -201,8 +201,9 @@ fn every_operation_on_the_kinds_of_the_network() {
         ns.run(&["delete", kind, "-l", &label]);
         becomes(&ns, &["get", kind, "-l", &label, "-o", "name"], "");
     }
-    // A Service's status has a life of its own.
-    ns.apply(&manifest("Service", "v1", &name, "spec: {type: LoadBalancer, ports: [{port: 80}]}"));
+    // A Service's status has a life of its own; of a foreign class, so that our load balancer leaves it alone.
+    let spec = "spec: {type: LoadBalancer, loadBalancerClass: example.com/other, ports: [{port: 80}]}";
+    ns.apply(&manifest("Service", "v1", &name, spec));
     let status = r#"{"status":{"loadBalancer":{"ingress":[{"ip":"203.0.113.1"}]}}}"#;
     ns.run(&["patch", "service", &name, "--subresource=status", "--type=merge", "-p", status]);
     assert_eq!(field(&ns, "service", &name, ".status.loadBalancer.ingress[0].ip"), "203.0.113.1");

@@ -1,6 +1,6 @@
 //! Walks a parsed Go template over one object and writes its text.
 //! Neighbours: `functions` are the builtins; `nodes` says what is walked.
-//! Invariant: errors carry Go's prefix with line, column and the source of the node that failed.
+//! Errors carry Go's prefix with line, column and the source of the node that failed.
 
 use std::{borrow::Cow, collections::BTreeMap};
 

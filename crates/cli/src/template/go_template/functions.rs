@@ -1,6 +1,6 @@
 //! The functions a Go template may call: text/template's builtins and kubectl's `exists` and `base64decode`.
 //! Called by `execute`; `printf` has its own file.
-//! Invariant: a wrong argument is an error with Go's words.
+//! A wrong argument is an error with Go's words.
 
 use std::{borrow::Cow, cmp::Ordering};
 

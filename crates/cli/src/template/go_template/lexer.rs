@@ -1,6 +1,6 @@
 //! Splits a Go template into texts and the tokens of its actions.
 //! Read by `parser`.
-//! Invariant: every byte of the template is in one token, in white space that a trim marker took, or in a comment.
+//! Every byte of the template is in one token, in white space that a trim marker took, or in a comment.
 
 use super::line_and_column;
 use crate::template::jsonpath_parser::unquote;

@@ -1,6 +1,6 @@
 //! Go's text/template as kubectl offers it with `-o go-template`.
 //! Start here; `lexer` and `parser` make nodes, `execute` walks them, `functions` and `printf` are the builtins.
-//! Invariant: a template reads one decoded object; nothing it calls has an effect outside the text it makes.
+//! A template reads one decoded object; nothing it calls has an effect outside the text it makes.
 
 mod execute;
 mod functions;

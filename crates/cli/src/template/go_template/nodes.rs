@@ -1,6 +1,6 @@
 //! The syntax tree of a Go template.
 //! Made by `parser`, walked by `execute`.
-//! Invariant: each node that can fail knows its byte in the template and prints as its source.
+//! Each node that can fail knows its byte in the template and prints as its source.
 
 use std::fmt::{self, Display, Formatter};
 

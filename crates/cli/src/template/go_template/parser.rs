@@ -1,6 +1,6 @@
 //! Parses the tokens of a Go template into its tree, one tree for each `define`.
 //! Neighbours: `lexer` feeds it, `execute` walks what it returns.
-//! Invariant: every function and variable that a tree names exists.
+//! Every function and variable that a tree names exists.
 
 use std::collections::BTreeMap;
 

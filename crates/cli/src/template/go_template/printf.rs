@@ -1,6 +1,6 @@
 //! Go's `fmt` for the values a template holds: print, println and printf with Go's verbs and flags.
 //! Called by `functions`.
-//! Invariant: a verb that does not fit its argument prints Go's `%!verb(type=value)`, never fails.
+//! A verb that does not fit its argument prints Go's `%!verb(type=value)`, never fails.
 
 use serde_json::Value;
 

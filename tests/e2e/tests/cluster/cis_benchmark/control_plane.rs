@@ -117,11 +117,11 @@ pub const API_SERVER: &[Row] = &[
     }),
     ("1.2.25", "Authority of clients", Pass, "`pki/ca.crt`", |f| f.mode("pki/ca.crt", 0o644)),
     ("1.2.26", "Authority of etcd", Absent, "objects are in the embedded store", no_etcd),
-    ("1.2.27", "Encryption at rest", Open, "not built; the store's files are root's alone", |f| {
-        f.unknown("--encryption-provider-config")?;
+    ("1.2.27", "Encryption at rest", Open, "off by default; the store's files are root's alone", |f| {
+        f.without("--encryption-provider-config")?;
         f.mode("store", 0o700)
     }),
-    ("1.2.28", "Encryption providers", Open, "not built", |f| f.unknown("--encryption-provider-config")),
+    ("1.2.28", "Encryption providers", Open, "off by default", |f| f.without("--encryption-provider-config")),
     (
         "1.2.29",
         "Strong ciphers",
@@ -134,7 +134,7 @@ pub const API_SERVER: &[Row] = &[
         "Tokens are not extended",
         Open,
         "projected tokens may be used for a year, as upstream's default",
-        |f| f.unknown("--service-account-extend-token-expiration"),
+        |f| f.without("--service-account-extend-token-expiration"),
     ),
 ];
 

@@ -105,7 +105,7 @@ spec:
     );
     let expected = "value-1|644|deadc0de|400|value-2|440|path|secret-2|400|secret-1|444|0|files|444|tier=\"front\"|400|\
         two|250|33554432|value-1secret-1files|token|\
-        value-2|440|secret-2|444|tier=\"front\"|400|250|444|67108864|400|777|777|1|644|666|777|644|666|777|inside|value-1|read-only";
+        value-2|440|secret-2|444|tier=\"front\"|400|250|444|67108864|400|777|1777|1|644|666|777|644|666|777|inside|value-1|read-only";
     says(&ns, "files", &expected.split('|').collect::<Vec<_>>());
 }
 
