@@ -188,7 +188,10 @@ mod tests {
         let locked = "cannot set feature gate StructuredAuthorizationConfiguration to false, feature is locked to true";
         check("StructuredAuthorizationConfiguration=false", locked);
         check("KMSv1=true", "cannot set feature gate KMSv1 to true, feature is locked to false");
-        check("None=true", "unrecognized feature gate: None (known are AllAlpha, AllBeta, APIResponseCompression,");
+        check(
+            "None=true",
+            "unrecognized feature gate: None (known are AllAlpha, AllBeta, AllowParsingUserUIDFromCertAuth,",
+        );
         check("Initializers", "missing bool value for Initializers");
         check("Initializers=maybe", "invalid value of Initializers=maybe");
     }

@@ -47,8 +47,12 @@ pub async fn send(server: &Arc<ApiServer>, method: Method, path: &str, object: &
     // Boxed: the pipeline may end here again.
     let response = Box::pin(server.handle(ApiServer::in_process_request(user, request))).await;
     let status = response.status();
+    let media_type = response.headers().get(header::CONTENT_TYPE);
+    let is_json = media_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
     let bytes = body::read_all(response.into_body(), ANSWER_BYTES_MAX).await?;
     match status.is_success() {
+        // Health checks answer with a word.
+        true if !is_json => Ok(Value::String(String::from_utf8_lossy(&bytes).into_owned())),
         true => serde_json::from_slice(&bytes).map_err(|e| ApiError::internal(format!("{path} answered no JSON: {e}"))),
         false => Err(ApiError::from_status(status.as_u16(), &bytes)),
     }
