@@ -102,6 +102,12 @@ impl Oracle {
         self.epoch.lock().clone()
     }
 
+    /// Components may still act on what they saw before a restore.
+    pub fn was_just_restored(&self) -> bool {
+        let epoch = self.epoch();
+        epoch.number > 0 && self.env.monotonic() - epoch.began < leadership::EXCUSED_AFTER_RESTORE
+    }
+
     /// The network is cut somewhere, or back.
     pub fn disturb_everything(&self) {
         self.world.lock().disturb_everything(self.env.monotonic());
@@ -114,8 +120,9 @@ impl Oracle {
     /// Called for each writing request of a candidate when it is sent.
     pub fn check_leader(&self, candidate: &Candidate, method: &str, path: &str) {
         let epoch = self.epoch();
-        let restored = epoch.number > 0 && self.env.monotonic() - epoch.began < leadership::EXCUSED_AFTER_RESTORE;
-        if !restored && let Err(violation) = leadership::check(&epoch.log, candidate, method, path) {
+        if !self.was_just_restored()
+            && let Err(violation) = leadership::check(&epoch.log, candidate, method, path)
+        {
             self.report(violation);
         }
     }

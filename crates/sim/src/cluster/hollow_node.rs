@@ -70,8 +70,9 @@ impl HollowNode {
             }
             let Some(pod) = change.new else { continue };
             match workers.get(facts::uid(&*pod)) {
-                Some(worker) => drop(worker.send_replace(pod)),
-                None => {
+                Some(worker) if !worker.is_closed() => drop(worker.send_replace(pod)),
+                // Also where the last one is done and a restored backup has brought its pod back.
+                _ => {
                     let (sender, receiver) = watch::channel(pod.clone());
                     workers.insert(facts::uid(&*pod).to_string(), sender);
                     let node = self.clone();
