@@ -15,7 +15,12 @@ fn file(words: &[String]) -> Option<PathBuf> {
         Some(value) => value.strip_prefix('=').map(str::to_string),
         None => None,
     });
-    let named = flag.or_else(|| std::env::var("KUBERC").ok().filter(|v| !v.is_empty()));
+    path(flag.as_deref())
+}
+
+/// As `file`, where the flag is known already.
+pub fn path(flag: Option<&str>) -> Option<PathBuf> {
+    let named = flag.map(str::to_string).or_else(|| std::env::var("KUBERC").ok().filter(|v| !v.is_empty()));
     if std::env::var("KUBECTL_KUBERC").is_ok_and(|v| v == "false") || named.as_deref() == Some("off") {
         return None;
     }
