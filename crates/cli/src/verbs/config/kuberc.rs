@@ -221,6 +221,8 @@ mod tests {
             let (out, err, _) = FakeServer::default().run(&line);
             assert!(format!("{out}{err}").contains(wanted), "{words}: {out}{err}");
         };
+        check("view", "error occurred while applying preferences kuberc error kuberc: open");
+        std::fs::write(&file, "").unwrap();
         check("view", "kuberc file not found at");
         check("set --section defaults --command get --option output=wide", "Updated");
         check("set --section defaults --command get --option output=json", "already exist, use --overwrite");

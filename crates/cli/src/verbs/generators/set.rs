@@ -145,7 +145,7 @@ async fn selected(session: &Session, matches: &Matches, words: &[String]) -> Res
 
 /// Changes every object and prints those that changed.
 async fn change_all(session: &Session, matches: &Matches, infos: Vec<Info>, done: &str, edit: Edit<'_>) -> Result<()> {
-    let mut operation = Operation::of(session, matches)?;
+    let mut operation = Operation::of(session, matches)?.typed();
     let mut failures = Vec::new();
     for info in infos {
         let mut wanted = info.object.clone();
@@ -216,7 +216,6 @@ async fn env(session: &Session, matches: &Matches) -> Result<()> {
 }
 
 async fn list_env(session: &Session, infos: Vec<Info>, pattern: &str, resolve: bool) -> Result<()> {
-    let mut unresolved = false;
     for mut info in infos {
         let mut sources = Sources::new();
         if resolve {
@@ -229,16 +228,16 @@ async fn list_env(session: &Session, infos: Vec<Info>, pattern: &str, resolve: b
         let shown = format!("{} {}", info.resource.kind, info.name);
         let listed = list_environment(&mut info.object, &shown, pattern, resolve.then_some(&sources));
         let listed = listed.map_err(Failure::Message)?;
+        if listed.text.is_empty() {
+            let shown = format!("{}/{}", info.resource.kind, info.name);
+            session.output.warn(&format!("Warning: {shown} does not have any containers matching {pattern:?}"));
+        }
         session.output.print(&listed.text);
         for complaint in &listed.complaints {
             session.output.warn(complaint);
         }
-        unresolved |= !listed.complaints.is_empty();
     }
-    match unresolved {
-        true => Err(Failure::message("failed to retrieve valueFrom references")),
-        false => Ok(()),
-    }
+    Ok(())
 }
 
 /// Variables that refer to the keys of a ConfigMap or Secret.
@@ -255,6 +254,9 @@ async fn from_object(session: &Session, matches: &Matches, from: &str) -> Result
         .filter(|(key, _)| keys.is_empty() || keys.contains(key))
         .map(|(key, _)| {
             let plain: String = key.to_uppercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            if plain != **key {
+                session.output.warn(&format!("Warning: key {key} transferred to {plain}"));
+            }
             serde_json::json!({"name": format!("{}{plain}", matches.str("prefix")), "valueFrom": {reference: {"name": source.name, "key": key}}})
         })
         .collect())
