@@ -2,7 +2,13 @@
 //! Made by `minke` from flags or a KubeletConfiguration file; read all over the crate.
 //! Never changes while the node runs.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Taint;
 use rustls::server::ResolvesServerCert;
@@ -68,6 +74,11 @@ pub struct Config {
     pub healthz_address: IpAddr,
     /// Plain HTTP without any check of who asks, for pods and metrics; 0 turns it off.
     pub read_only_port: u16,
+    /// The page and JSON of cAdvisor, plain and without any check of who asks; 0 turns it off.
+    pub cadvisor_port: u16,
+    pub cadvisor_address: IpAddr,
+    /// Where static pods are submitted, on loopback; 0 turns it off.
+    pub manifest_server_port: u16,
     pub enable_server: bool,
     /// Whether the server has logs, exec and the like.
     pub debugging_handlers: bool,
@@ -196,6 +207,9 @@ impl Default for Config {
             healthz_port: 10248,
             healthz_address: IpAddr::from([127, 0, 0, 1]),
             read_only_port: 0,
+            cadvisor_port: 0,
+            cadvisor_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            manifest_server_port: 0,
             enable_server: true,
             debugging_handlers: true,
             system_log_handler: true,

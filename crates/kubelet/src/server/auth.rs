@@ -133,6 +133,7 @@ fn subresources(path: &str) -> &'static [&'static str] {
         "pods" | "runningpods" => &["pods", "proxy"],
         // Our own: nodes may ask each other this and nothing else.
         "withdrawn" => &["withdrawn"],
+        "manifests" => &["manifests"],
         _ => &["proxy"],
     }
 }

@@ -3,6 +3,7 @@
 //! Touches nothing outside its own root, so several nodes live on one machine.
 
 mod burstable;
+mod group_names;
 mod hierarchy;
 mod systemd;
 
