@@ -13,12 +13,12 @@ use crate::{
     Config,
     images::image_gc::ImageGc,
     logs::log_rotation,
-    node::pod_cleanup,
+    node::{node_shutdown::NodeShutdownManager, pod_cleanup},
     pod::{
         pod_workers::PodWorkers,
         sync_loop::{SyncLoop, SyncLoopHealth},
     },
-    resources::eviction::EvictionManager,
+    resources::{eviction::EvictionManager, oom_watcher},
     sources::{self, STATIC_POD_LISTS_MAX, submission::Submissions},
     volumes::local_storage,
 };
@@ -61,6 +61,11 @@ impl Node {
         let image_gc = Arc::new(ImageGc::default());
         let (images, tell) = (image_gc.clone(), status.wake.clone());
         tasks.spawn(EvictionManager { workers: workers.clone(), images, thresholds, tell }.run());
+        tasks.spawn(oom_watcher::run(shared.clone()));
+        if !config.shutdown_grace_periods.is_empty() {
+            let (periods, tell) = (config.shutdown_grace_periods.clone(), status.wake.clone());
+            tasks.spawn(NodeShutdownManager { workers: workers.clone(), periods, tell }.run());
+        }
         tasks.spawn(run_cleanup(workers.clone(), image_gc, api_pods.clone()));
         tasks.spawn(run_local_storage(workers.clone(), informers.clone(), api_pods.clone()));
         tasks.spawn(log_rotation::run(workers.clone()));

@@ -276,6 +276,11 @@ impl ContainerManager {
         std::fs::read_to_string(place.join(file)).ok()?.trim().parse().ok()
     }
 
+    /// Directory of the group that all pods are in, for one controller.
+    pub fn pods_directory(&self, controller: &str) -> Option<PathBuf> {
+        self.hierarchy.group_dir(controller, &self.place(&self.top))
+    }
+
     /// Directories of a pod's group, one per hierarchy, for statistics.
     pub fn pod_directories(&self, pod: &Pod) -> Vec<PathBuf> {
         let components = self.components(pod_spec::qos_class(pod), pod_spec::uid(pod));

@@ -4,16 +4,45 @@
 
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Node, Pod};
 
+use super::Refusal;
 use crate::{
-    pod::{admission::Refusal, pod_spec},
+    pod::pod_spec,
     runtime::container_config::security::{self, APPARMOR_ANNOTATION},
 };
 
 pub fn admit(pod: &Pod, node: &Node) -> Result<(), Refusal> {
     apparmor(pod, host_has_apparmor())?;
     supplemental_groups(pod, node)
+}
+
+/// What keeps a pod waiting because the machine can't enforce it yet.
+pub fn block(pod: &Pod) -> Option<Refusal> {
+    let loaded = std::fs::read_to_string("/sys/kernel/security/apparmor/profiles").ok();
+    no_new_privileges(pod, nix::sys::prctl::get_no_new_privs().is_ok()).or_else(|| missing_profile(pod, &loaded?))
+}
+
+/// A profile that somebody has yet to load; `loaded` is the kernel's list, as "name (mode)" by line.
+fn missing_profile(pod: &Pod, loaded: &str) -> Option<Refusal> {
+    let has = |name: &str| loaded.lines().any(|line| line.rsplit_once(" (").is_some_and(|(known, _)| known == name));
+    let ephemeral = pod_spec::ephemeral_containers(pod);
+    let mut containers = pod_spec::containers(pod).iter().chain(pod_spec::init_containers(pod)).chain(&ephemeral);
+    let missing = containers.find_map(|container| {
+        let profile = security::apparmor(pod, container).filter(|profile| profile.type_ == "Localhost")?;
+        profile.localhost_profile.filter(|name| !has(name))
+    })?;
+    Some(Refusal::new("AppArmor", format!("Cannot enforce AppArmor: profile {missing:?} is not loaded")))
+}
+
+fn no_new_privileges(pod: &Pod, possible: bool) -> Option<Refusal> {
+    let ephemeral = pod_spec::ephemeral_containers(pod);
+    let mut containers = pod_spec::containers(pod).iter().chain(pod_spec::init_containers(pod)).chain(&ephemeral);
+    let wants = |container: &Container| {
+        container.security_context.as_ref().is_some_and(|context| context.allow_privilege_escalation == Some(false))
+    };
+    (!possible && containers.any(wants))
+        .then(|| Refusal::new("NoNewPrivs", "Cannot enforce NoNewPrivs: the kernel does not have no_new_privs"))
 }
 
 fn host_has_apparmor() -> bool {
@@ -112,6 +141,25 @@ mod tests {
         let mut unnamed = of("containers", "Localhost");
         unnamed["spec"]["containers"][0]["securityContext"]["appArmorProfile"]["localhostProfile"] = " ".into();
         check(unnamed, true, Some("invalid empty AppArmor profile name: \" \""));
+    }
+
+    #[test]
+    fn pods_wait_for_what_the_machine_may_get() {
+        let pod = |context: Value| -> Pod {
+            let containers = json!([{"name": "c", "securityContext": context}]);
+            serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap()
+        };
+        let named = |name: &str| pod(json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": name}}));
+        let loaded = "docker-default (enforce)\nmy own (complain)\n";
+        let missing = |pod: &Pod| missing_profile(pod, loaded).map(|refusal| refusal.message);
+        assert_eq!(missing(&named("my own")), None);
+        assert_eq!(missing(&pod(json!({"appArmorProfile": {"type": "RuntimeDefault"}}))), None);
+        let expected = "Cannot enforce AppArmor: profile \"my\" is not loaded";
+        assert_eq!(missing(&named("my")).as_deref(), Some(expected));
+        let confined = pod(json!({"allowPrivilegeEscalation": false}));
+        assert_eq!(no_new_privileges(&confined, true), None);
+        assert_eq!(no_new_privileges(&confined, false).map(|r| r.reason).as_deref(), Some("NoNewPrivs"));
+        assert_eq!(no_new_privileges(&pod(json!({})), false), None);
     }
 
     #[test]

@@ -1,8 +1,13 @@
-//! Whether this node can run a pod that it was given: the last check before anything is made for it.
-//! Called once per pod by `pod_workers`.
+//! Whether this node can run a pod that it was given: the last check before anything is made for it. `security` asks
+//! what the machine can enforce, `preemption` who makes room for a critical pod, `hook` somebody else's program.
+//! Called by `pod_workers` until a pod was admitted or rejected.
 //! Invariant: pure; a refused pod fails with a reason that controllers and people know (tidy: `pure_files`).
 
-use std::{collections::BTreeMap, sync::Arc};
+pub mod hook;
+pub mod preemption;
+pub mod security;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
     placement, pod_resources,
@@ -19,6 +24,46 @@ use crate::{
 pub struct Refusal {
     pub reason: String,
     pub message: String,
+}
+
+impl Refusal {
+    pub fn new(reason: &str, message: impl Into<String>) -> Self {
+        Self { reason: reason.into(), message: message.into() }
+    }
+}
+
+/// Refused for a reason that has no name of its own.
+pub const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
+
+/// What becomes of a pod that may not begin now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Denial {
+    /// It fails, and whoever made it may make another elsewhere.
+    Rejected(Refusal),
+    /// It stays Pending, says why, and is looked at again.
+    Blocked { refusal: Refusal, retry_in: Duration },
+}
+
+/// Why a pod does not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PredicateFailure {
+    InsufficientResource { name: String, requested: i64, used: i64, capacity: i64 },
+    Other(Refusal),
+}
+
+impl PredicateFailure {
+    pub fn refusal(&self) -> Refusal {
+        match self {
+            Self::Other(refusal) => refusal.clone(),
+            Self::InsufficientResource { name, requested, used, capacity } => Refusal {
+                reason: format!("OutOf{name}"),
+                message: format!(
+                    "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, \
+                     capacity: {capacity}"
+                ),
+            },
+        }
+    }
 }
 
 /// Kernel settings that belong to a pod alone, by upstream's list.
@@ -114,24 +159,30 @@ fn beyond_node(pod: &Pod, node: &Node) -> Option<String> {
 }
 
 /// `others` are the pods of the node that were admitted before.
-pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal> {
-    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone()).unwrap_or_default();
+fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal> {
+    predicate_failures(pod, others, node).first().map_or(Ok(()), |failure| Err(failure.refusal()))
+}
+
+/// Everything that keeps a pod from this node, the first being the one to show.
+pub fn predicate_failures(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Vec<PredicateFailure> {
     let active: Vec<&Arc<Pod>> = others.iter().filter(|other| occupies(other)).collect();
-    predicates(pod, &active, node)?;
-    let too_much = |name: &str, requested: i64, used: i64, capacity: i64| {
-        Err(Refusal {
-            reason: format!("OutOf{name}"),
-            message: format!(
-                "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
-            ),
-        })
+    let mut failures = insufficient_resources(pod, &active, node);
+    failures.extend(predicates(pod, &active, node));
+    failures
+}
+
+fn insufficient_resources(pod: &Pod, active: &[&Arc<Pod>], node: &Node) -> Vec<PredicateFailure> {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone()).unwrap_or_default();
+    let mut failures = Vec::new();
+    let mut check = |name: &str, requested: i64, used: i64, capacity: i64| {
+        if requested > 0 && used.saturating_add(requested) > capacity {
+            let name = name.to_string();
+            failures.push(PredicateFailure::InsufficientResource { name, requested, used, capacity });
+        }
     };
-    if let Some(capacity) = allocatable.get("pods").and_then(quantity::value)
-        && active.len() as i64 + 1 > capacity
-    {
-        return too_much("pods", 1, active.len() as i64, capacity);
+    if let Some(capacity) = allocatable.get("pods").and_then(quantity::value) {
+        check("pods", 1, active.len() as i64, capacity);
     }
-    let requested = requests(pod);
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for other in active {
         for (name, amount) in requests(other) {
@@ -139,6 +190,9 @@ pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal>
             *used = used.saturating_add(amount);
         }
     }
+    let mut requested: Vec<(String, i64)> = requests(pod).into_iter().collect();
+    let usual = |name: &str| ["cpu", "memory", "ephemeral-storage"].iter().position(|known| *known == name);
+    requested.sort_by_key(|(name, _)| usual(name).unwrap_or(usize::MAX));
     for (name, amount) in requested {
         let read = |q| if name == "cpu" { quantity::milli_value(q) } else { quantity::value(q) };
         // A resource that this node knows nothing of may belong to the cluster: its scheduler has counted it.
@@ -146,36 +200,35 @@ pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Refusal>
             continue;
         }
         let capacity = allocatable.get(&name).and_then(read).unwrap_or(0);
-        let used = used.get(&name).copied().unwrap_or(0);
-        if amount > 0 && used.saturating_add(amount) > capacity {
-            return too_much(&name, amount, used, capacity);
-        }
+        check(&name, amount, used.get(&name).copied().unwrap_or(0), capacity);
     }
-    Ok(())
+    failures
 }
 
 /// What the scheduler checks as well, for pods that came past it.
-fn predicates(pod: &Pod, others: &[&Arc<Pod>], node: &Node) -> Result<(), Refusal> {
+fn predicates(pod: &Pod, others: &[&Arc<Pod>], node: &Node) -> Vec<PredicateFailure> {
     let spec = pod_spec::spec(pod);
-    let refuse = |name: &str, why: &str| {
-        Err(Refusal { reason: name.into(), message: format!("Predicate {name} failed: {why}") })
-    };
-    // Nobody could place a static pod elsewhere.
-    if !pod_spec::is_static(pod) {
-        if !placement::matches(spec, node) {
-            return refuse("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
-        }
-        if !placement::tolerated(spec, node, |taint| taint.effect == "NoExecute") {
-            return refuse("TaintToleration", "node(s) had taints that the pod didn't tolerate");
-        }
-    }
-    if others.iter().any(|other| placement::ports_clash(spec, pod_spec::spec(other))) {
-        return refuse("NodePorts", "node(s) didn't have free ports for the requested pod ports");
-    }
-    Ok(())
+    // Nobody could place a static pod elsewhere, and taints drive nobody's static pods away.
+    let tolerated =
+        || pod_spec::is_static(pod) || placement::tolerated(spec, node, |taint| taint.effect == "NoExecute");
+    let name = spec.node_name.as_deref().unwrap_or_default();
+    let own = node.metadata.name.as_deref().unwrap_or_default();
+    let here = name.is_empty() || own.is_empty() || name == own;
+    let free = !others.iter().any(|other| placement::ports_clash(spec, pod_spec::spec(other)));
+    let failed = [
+        (placement::matches(spec, node), "NodeAffinity", "node(s) didn't match Pod's node affinity/selector"),
+        (here, "NodeName", "node(s) didn't match the requested node name"),
+        (free, "NodePorts", "node(s) didn't have free ports for the requested pod ports"),
+        (tolerated(), "TaintToleration", "node(s) had taints that the pod didn't tolerate"),
+    ];
+    let failed = failed.into_iter().filter(|(holds, ..)| !holds);
+    failed
+        .map(|(_, name, why)| PredicateFailure::Other(Refusal::new(name, format!("Predicate {name} failed: {why}"))))
+        .collect()
 }
 
-fn occupies(pod: &Pod) -> bool {
+/// Whether a pod takes anything of the node still.
+pub fn occupies(pod: &Pod) -> bool {
     !pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(is_terminal)
 }
 
