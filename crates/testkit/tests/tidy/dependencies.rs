@@ -19,7 +19,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("metrics", &["env", "serve"]),
     ("cadvisor", &["env", "serve", "metrics"]),
     ("node-plugins", &["env", "api", "client", "metrics"]),
-    ("kubelet", &["env", "serve", "api", "client", "cri", "cni", "metrics", "cadvisor", "node-plugins"]),
+    ("resource-managers", &["api"]),
+    (
+        "kubelet",
+        &["env", "serve", "api", "client", "cri", "cni", "metrics", "cadvisor", "node-plugins", "resource-managers"],
+    ),
     ("proxy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
     ("network-policy", &["env", "serve", "api", "client", "metrics", "netfilter"]),
     ("dns", &["env", "serve", "api", "client", "metrics"]),
