@@ -1,5 +1,5 @@
 //! Work that may take a while, without holding up the other tasks of its worker.
-//! Used by `cel` for loops and by `registry` for long patches.
+//! Used for expressions with loops, and by the API server for long patches.
 //! Runs on the caller's thread; whoever waits for it still waits.
 
 use tokio::runtime::{Handle, RuntimeFlavor};

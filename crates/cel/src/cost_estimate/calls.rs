@@ -12,7 +12,7 @@ use super::{
         STRUCT_CREATE_BASE_COST, SizeEstimate, by_factor,
     },
 };
-use crate::cel::{authorizer::CHECK_COST, types::Type};
+use crate::{authorizer::CHECK_COST, types::Type};
 
 /// The longest pattern behind a named format.
 const NAMED_FORMAT_REGEX_SIZE_MAX: f64 = 128.0;

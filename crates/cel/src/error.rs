@@ -1,5 +1,5 @@
 //! Why an expression gives no value.
-//! Made by `cel`; told to clients by `admission` and `crd`, in upstream's words.
+//! Told to clients by admission and by the scheduler, in upstream's words.
 
 use thiserror::Error;
 

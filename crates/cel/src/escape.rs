@@ -1,5 +1,5 @@
 //! The names of fields that are no identifiers, as rules write them: `a-b` is `a__dash__b`.
-//! Used by `typed` and `cost`, and by the types of expressions.
+//! Used by the checker and the cost estimate, and where custom resources become values.
 //! `unescape` undoes `escape`.
 
 const WORDS: [&str; 21] = [

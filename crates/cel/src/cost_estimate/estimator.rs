@@ -12,7 +12,7 @@ use super::{
     decl_type::DeclType,
     size::{EntrySize, LIST_CREATE_BASE_COST, MAP_CREATE_BASE_COST, STRUCT_CREATE_BASE_COST, SizeEstimate},
 };
-use crate::cel::{functions::LIBRARIES, types::Type};
+use crate::{functions::LIBRARIES, types::Type};
 
 /// The name that macros give to what they collect in.
 const ACCUMULATOR: &str = "@result";

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use super::DeclType;
-use crate::cel::Expression;
-use crate::cel::types::Type;
+use crate::Expression;
+use crate::types::Type;
 
 fn cost(schema: &Value, rule: &str) -> u64 {
     let declared = DeclType::from_schema(schema, false).unwrap();

@@ -1,13 +1,34 @@
 //! The types of expressions, for the checker and for the cost estimator.
-//! Declared by `admission` (built-in kinds), `crd` (OpenAPI schemas) and `functions`.
+//! Declared by `functions`, by admission (built-in kinds) and by custom resources (OpenAPI schemas).
 //! What is not known for sure is `Dyn`, and `Dyn` fits everywhere.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Deref, sync::Arc};
 
-use api::schema::{Node, TypeId};
+use api::schema::{Node, Schema, TypeId};
 
 use super::cost_estimate::DeclType;
-use crate::handlers::codec::SchemaRef;
+
+/// The schema of built-in kinds, or one that a custom resource brought.
+#[derive(Clone)]
+pub enum SchemaRef {
+    Builtin(&'static Schema),
+    Custom(Arc<Schema>),
+}
+
+impl Deref for SchemaRef {
+    type Target = Schema;
+
+    fn deref(&self) -> &Schema {
+        match self {
+            SchemaRef::Builtin(schema) => schema,
+            SchemaRef::Custom(schema) => schema,
+        }
+    }
+}
+
+pub fn builtin_schema() -> SchemaRef {
+    SchemaRef::Builtin(api::schema::builtin())
+}
 
 #[derive(Clone)]
 pub enum Type {

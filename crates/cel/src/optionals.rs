@@ -13,10 +13,34 @@ use kube_cel::cel::{
 
 use super::traversal::children_mut;
 
-/// Spells out `target.optMap(name, body)` and `optFlatMap`: nothing for nothing, else the body with the value as `name`.
+/// The body with the value as `name`: a loop that never runs names a value.
+fn bind(id: u64, name: &str, value: IdedExpr, body: IdedExpr) -> Expr {
+    let at = |expr: Expr| IdedExpr { id, expr };
+    Expr::Comprehension(Box::new(ComprehensionExpr {
+        iter_range: at(Expr::List(ListExpr::default())),
+        iter_var: "#unused".into(),
+        iter_var2: None,
+        accu_var: name.into(),
+        accu_init: value,
+        loop_cond: at(Expr::Literal(LiteralValue::Boolean(false.into()))),
+        loop_step: at(Expr::Ident(name.into())),
+        result: body,
+    }))
+}
+
+/// Spells out `target.optMap(name, body)` and `optFlatMap`: nothing for nothing, else the body with the value as `name`;
+/// and `cel.bind(name, value, body)`.
 pub fn expand_macros(expression: &mut IdedExpr) {
     children_mut(&mut expression.expr).into_iter().for_each(expand_macros);
     let Expr::Call(call) = &mut expression.expr else { return };
+    let in_cel =
+        matches!(call.target.as_deref(), Some(IdedExpr { expr: Expr::Ident(library), .. }) if library == "cel");
+    if let (true, "bind", [IdedExpr { expr: Expr::Ident(name), .. }, value, body]) =
+        (in_cel, call.func_name.as_str(), call.args.as_slice())
+    {
+        expression.expr = bind(expression.id, name, value.clone(), body.clone());
+        return;
+    }
     let flat = match call.func_name.as_str() {
         "optMap" => false,
         "optFlatMap" => true,
@@ -31,17 +55,7 @@ pub fn expand_macros(expression: &mut IdedExpr) {
         at(Expr::Call(CallExpr { func_name: name.into(), target: Some(Box::new(target)), args }))
     };
     let optional = || at(Expr::Ident("optional".into()));
-    // A loop that never runs names a value.
-    let named = at(Expr::Comprehension(Box::new(ComprehensionExpr {
-        iter_range: at(Expr::List(ListExpr::default())),
-        iter_var: "#unused".into(),
-        iter_var2: None,
-        accu_var: name.clone(),
-        accu_init: method((**target).clone(), "value", vec![]),
-        loop_cond: at(Expr::Literal(LiteralValue::Boolean(false.into()))),
-        loop_step: at(Expr::Ident(name.clone())),
-        result: body.clone(),
-    })));
+    let named = at(bind(id, name, method((**target).clone(), "value", vec![]), body.clone()));
     let some = if flat { named } else { method(optional(), "of", vec![named]) };
     let args = vec![method((**target).clone(), "hasValue", vec![]), some, method(optional(), "none", vec![])];
     expression.expr = Expr::Call(CallExpr { func_name: operators::CONDITIONAL.into(), target: None, args });

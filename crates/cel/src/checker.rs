@@ -155,7 +155,7 @@ impl Checker {
             Type::Map(item) => *item,
             Type::Struct(schema, id) => {
                 let fields = schema.get(id);
-                match fields.field(name).or_else(|| fields.field(&crate::crd::escape::unescape(name))) {
+                match fields.field(name).or_else(|| fields.field(&crate::escape::unescape(name))) {
                     Some(field) => Type::from_schema_node(&schema, &field.node),
                     // A type without fields is one nobody described.
                     None if fields.preserve_unknown || fields.fields.is_empty() => Type::Dyn,
@@ -262,11 +262,11 @@ impl Checker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cel::Expression;
+    use crate::Expression;
 
     #[test]
     fn what_cannot_work_is_found_where_it_is() {
-        let schema = crate::handlers::codec::builtin_schema();
+        let schema = crate::types::builtin_schema();
         let deployment = schema.find_kind("apps", "v1", "Deployment").unwrap();
         let scope = [
             ("object", Type::Struct(schema, deployment)),

@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use serde_json::Value;
 
-use crate::crd::escape::escape;
+use crate::escape::escape;
 
 /// The largest request that is taken, for estimates.
 pub const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kube_cel::cel::common::ast::LiteralValue;
 
 use super::decl_type::{DeclType, Kind};
-use crate::cel::{functions::FUNCTIONS, types::Type};
+use crate::{functions::FUNCTIONS, types::Type};
 
 impl Type {
     pub fn from_decl_type(declared: &Arc<DeclType>) -> Self {

@@ -242,7 +242,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cel::{CALL_COST_MAX, Expression, Variables};
+    use crate::{CALL_COST_MAX, Expression, Variables};
 
     fn variables() -> Variables {
         let mut variables = Variables::default();
