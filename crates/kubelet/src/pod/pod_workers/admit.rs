@@ -43,14 +43,21 @@ impl Worker {
                     .and_then(|()| security_admission::admit(pod, node))
                     .and_then(|()| admission::admit(&granted, &others, node))
             };
+            let devices = &self.shared.devices;
+            let fits = |node: Node| fits(&devices.with_allocated(pod, node));
+            let allocated = match short {
+                Some(refusal) => Err(refusal),
+                None => devices.allocate(pod).await,
+            };
             let known = self.shared.node.lock().clone();
-            let verdict = match (short, fits(&known)) {
-                (Some(refusal), _) => Err(refusal),
-                (None, Ok(())) => Ok(()),
+            let verdict = match allocated.map(|()| fits(known)) {
+                Err(refusal) => Err(refusal),
+                Ok(Ok(())) => Ok(()),
                 // The watch of the node may be behind that of the pods.
-                (None, Err(refusal)) => self.fresh_node().await.map_or(Err(refusal), |node| fits(&node)),
+                Ok(Err(refusal)) => self.fresh_node().await.map_or(Err(refusal), fits),
             };
             if let Err(refusal) = verdict {
+                devices.release(&self.uid).await;
                 let about = client::reference(&**pod);
                 self.shared.recorder.warning(&about, &refusal.reason, refusal.message.clone());
                 self.shared.metrics.count(&ADMISSION_REJECTIONS, &[&refusal.reason]);

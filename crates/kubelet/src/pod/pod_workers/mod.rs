@@ -30,7 +30,10 @@ use crate::{
     config::Config,
     images::image_manager::ImageManager,
     pod::{pod_manager::PodManager, pod_spec, probe_manager::ProbeManager, status_manager::StatusManager},
-    resources::{allocation_manager::AllocationManager, container_manager::ContainerManager, eviction::Pressures},
+    resources::{
+        allocation_manager::AllocationManager, container_devices::ContainerDevices,
+        container_manager::ContainerManager, eviction::Pressures,
+    },
     runtime::{backoff::Backoff, runtime_manager::RuntimeManager},
     volumes::{referenced_objects::ReferencedObjects, volume_manager::VolumeManager},
 };
@@ -56,6 +59,7 @@ pub struct Shared {
     pub pressures: Arc<Pressures>,
     pub crash_backoff: Backoff,
     pub allocations: AllocationManager,
+    pub devices: Arc<ContainerDevices>,
     pub metrics: Metrics,
 }
 
