@@ -5,6 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use client::InformerFactory;
 use k8s_openapi::api::{core::v1::Service, storage::v1::CSIDriver};
+use node_plugins::{
+    devices::manager::DeviceManager,
+    dra::{drivers::DraPluginHandler, manager::DraManager},
+    registration::{PluginHandler, plugin_watcher::PluginWatcher},
+};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
@@ -13,7 +18,7 @@ use crate::{
     Error,
     csi::{
         mounter::{CsiManager, DriverObjects},
-        plugin_watcher::PluginWatcher,
+        registration::CsiPluginHandler,
     },
     files::file_work::FileWork,
     images::image_manager::{ImageManager, credential_provider::CredentialProviders, pull_records::PullRecords},
@@ -28,6 +33,7 @@ use crate::{
     },
     resources::{
         allocation_manager::AllocationManager,
+        container_devices::ContainerDevices,
         container_manager::ContainerManager,
         eviction::{self, Pressures, Threshold},
     },
@@ -52,6 +58,7 @@ const RUNTIME_CALLS_MIN: usize = 4;
 pub struct Node {
     pub workers: Arc<PodWorkers>,
     pub plugins: Arc<PluginWatcher>,
+    pub csi_plugins: Arc<CsiPluginHandler>,
     pub status: Arc<NodeStatusManager>,
     pub thresholds: Vec<Threshold>,
     pub pleg: Arc<Pleg>,
@@ -73,21 +80,27 @@ impl Foundation {
         let server_port = listener.as_ref().and_then(|l| l.local_addr().ok()).map(|address| address.port());
         let files = FileWork::new(self.env.clone());
         let csi = Arc::new(self.csi_manager(informers, &files));
-        let status = Arc::new(self.node_status(server_port, &pleg, &pressures, allocatable, &features, &csi));
+        let devices = self.container_devices(&csi, &features);
+        let status = self.node_status(server_port, &pleg, &pressures, allocatable, &features, &csi, &devices);
+        let status = Arc::new(status);
         *status.node.lock() = status.describe();
-        let runtime = self.runtime_manager(&images, &cgroups, features, allocatable, &files);
+        let runtime = self.runtime_manager(&images, &cgroups, features, allocatable, &files, &devices);
         let pods = Arc::new(PodManager::default());
         let allocations = AllocationManager::new(pods.clone(), status.node.clone(), wakes.clone());
         let Self { config, client, env, recorder, metrics, .. } = self;
-        let plugins = PluginWatcher {
+        let csi_plugins = Arc::new(CsiPluginHandler {
             client: client.clone(),
             env: env.clone(),
-            metrics: metrics.clone(),
             node_name: config.node_name.clone(),
-            directory: config.root_dir.join("plugins_registry"),
             csi: csi.clone(),
-            registered: Mutex::default(),
-        };
+        });
+        let dra_plugins = DraPluginHandler(devices.claims.drivers().clone());
+        let handlers: [(&str, Arc<dyn PluginHandler>); 3] = [
+            ("CSIPlugin", csi_plugins.clone()),
+            ("DevicePlugin", devices.plugins.clone()),
+            ("DRAPlugin", Arc::new(dra_plugins)),
+        ];
+        let plugins = PluginWatcher::new(env.clone(), config.root_dir.join("plugins_registry"), handlers.into());
         let shared = Arc::new(Shared {
             runtime,
             runtime_name: self.runtime_version.runtime_name,
@@ -118,12 +131,14 @@ impl Foundation {
             pods,
             images,
             cgroups,
+            devices,
             metrics,
         });
         let plugins = Arc::new(plugins);
         Ok(Node {
             workers: Arc::new(PodWorkers::new(shared)),
             plugins,
+            csi_plugins,
             status,
             thresholds,
             pleg,
@@ -145,6 +160,14 @@ impl Foundation {
             }),
         };
         CsiManager::new(client, env, &self.config, objects, files.clone(), metrics)
+    }
+
+    fn container_devices(&self, csi: &CsiManager, features: &RuntimeFeatures) -> Arc<ContainerDevices> {
+        let (env, metrics, root_dir) = (self.env.clone(), self.metrics.clone(), &self.config.root_dir);
+        let plugins = DeviceManager::open(env.clone(), metrics.clone(), root_dir, csi.in_use_changed.clone());
+        let claims = DraManager::open(self.client.clone(), env, metrics, root_dir, &self.config.node_name);
+        let runtime_ignores_cdi = features.ignores_cdi();
+        Arc::new(ContainerDevices { plugins: Arc::new(plugins), claims: Arc::new(claims), runtime_ignores_cdi })
     }
 
     fn thresholds(&self) -> Result<Vec<Threshold>, Error> {
@@ -212,6 +235,7 @@ impl Foundation {
         allocatable: Allocatable,
         features: &Arc<RuntimeFeatures>,
         csi: &Arc<CsiManager>,
+        devices: &Arc<ContainerDevices>,
     ) -> NodeStatusManager {
         let version = &self.runtime_version;
         NodeStatusManager {
@@ -231,6 +255,7 @@ impl Foundation {
             allocatable,
             features: features.clone(),
             csi: csi.clone(),
+            devices: devices.plugins.clone(),
             wake: csi.in_use_changed.clone(),
         }
     }
@@ -242,6 +267,7 @@ impl Foundation {
         features: Arc<RuntimeFeatures>,
         allocatable: Allocatable,
         files: &FileWork,
+        devices: &Arc<ContainerDevices>,
     ) -> RuntimeManager {
         // More of them only make each slower.
         let calls_max = (self.machine.cpus.max(1) as usize * RUNTIME_CALLS_PER_CPU).max(RUNTIME_CALLS_MIN);
@@ -264,6 +290,7 @@ impl Foundation {
             starts: RuntimeLimiter::new(self.env.clone(), calls_max),
             stops: RuntimeLimiter::new(self.env.clone(), calls_max),
             files: files.clone(),
+            devices: devices.clone(),
         }
     }
 }

@@ -40,6 +40,7 @@ impl Worker {
             self.starting_since = None;
             self.starting = false;
         } else if let Err(denial) = self.decide_admission(pod).await {
+            self.shared.devices.release(&self.uid).await;
             match denial {
                 Denial::Rejected(refusal) => self.reject(pod, refusal),
                 Denial::Blocked { refusal, retry_in } => self.block(pod, status, refusal, retry_in),
@@ -89,19 +90,21 @@ impl Worker {
         let allowed = &self.shared.config.allowed_unsafe_sysctls;
         // One that the machine lost comes back with what it had.
         let granted = self.shared.allocations.granted(pod);
-        let check = |node: &Node| -> Result<Vec<PredicateFailure>, Refusal> {
+        self.shared.devices.allocate(pod).await.map_err(Denial::Rejected)?;
+        let check = |node: Node| -> Result<Vec<PredicateFailure>, Refusal> {
+            let node = &self.shared.devices.with_allocated(pod, node);
             admission::admit_os(pod)?;
             admission::admit_sysctls(pod, allowed)?;
             security::admit(pod, node)?;
             Ok(admission::predicate_failures(&granted, &others, node))
         };
         let known = self.shared.node.lock().clone();
-        let mut found = check(&known);
+        let mut found = check(known);
         if !matches!(&found, Ok(failures) if failures.is_empty())
             // The watch of the node may be behind that of the pods.
             && let Some(node) = self.fresh_node().await
         {
-            found = check(&node);
+            found = check(node);
         }
         let failures = found.map_err(Denial::Rejected)?;
         if !failures.is_empty() {

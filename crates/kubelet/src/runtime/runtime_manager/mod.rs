@@ -31,7 +31,7 @@ use crate::{
     files::file_work::FileWork,
     images::image_manager::ImageManager,
     pod::pod_spec::Kind,
-    resources::container_manager::ContainerManager,
+    resources::{container_devices::ContainerDevices, container_manager::ContainerManager},
     runtime::{
         container_config::{downward::NodeFacts, environment::References},
         runtime_features::RuntimeFeatures,
@@ -57,6 +57,7 @@ pub struct RuntimeManager {
     /// For sandboxes that are stopped and removed; what starts does not wait for them.
     pub stops: RuntimeLimiter,
     pub files: FileWork,
+    pub devices: Arc<ContainerDevices>,
 }
 
 /// What every container of a pod is started with.

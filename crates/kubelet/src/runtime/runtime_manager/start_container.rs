@@ -17,6 +17,7 @@ use crate::{
     logs::container_logs,
     node::node_metrics::{STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS},
     pod::pod_spec::{self, Kind},
+    resources::container_devices,
     runtime::{
         container_config::{self, ContainerInput, env_file, environment, mounts, network_files},
         user_namespaces,
@@ -153,7 +154,9 @@ impl RuntimeManager {
                 read.map_err(|error| ContainerConfigError::Files(error.to_string()))?
             }
         };
-        let environment = environment::environment(
+        let device_options = self.devices.options(pod, container).await;
+        let device_options = device_options.map_err(|error| ContainerConfigError::Devices(error.to_string()))?;
+        let mut environment = environment::environment(
             &environment::Context {
                 pod,
                 references: context.references,
@@ -166,6 +169,7 @@ impl RuntimeManager {
             container,
         )
         .map_err(|error| ContainerConfigError::Environment(error.to_string()))?;
+        container_devices::add_environment(&mut environment, &device_options);
         let directory = self.config.pod_dir(pod_spec::uid(pod));
         let hosts_file = mounts::wants_hosts_file(pod, container).then(|| directory.join("etc-hosts"));
         // A fresh one for each incarnation, so that none shows the message of another.
@@ -223,6 +227,7 @@ impl RuntimeManager {
         .map_err(|error| ContainerConfigError::Specification(error.to_string()))?;
         let devices = mounts::devices(pod, container, context.volumes);
         config.devices = devices.map_err(|error| ContainerConfigError::Devices(error.to_string()))?;
+        container_devices::add_to_config(&mut config, device_options);
         if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
             self.cgroups.enforce(resources);
         }
