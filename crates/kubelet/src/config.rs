@@ -9,6 +9,8 @@ use rustls::server::ResolvesServerCert;
 
 use crate::{
     configuration::Configuration, endpoint_drain::EndpointDrain, images::image_manager::pull_records::Verification,
+    resources::resource_managers::settings::ManagerSettings,
+    runtime::container_config::memory_protection::SwapBehavior,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +104,13 @@ pub struct Config {
     pub reserved: Reserved,
     /// Whether all pods together are held to what is left for them.
     pub enforce_node_allocatable: bool,
+    /// Of the CPU, memory and topology managers.
+    pub managers: ManagerSettings,
+    pub swap_behavior: SwapBehavior,
+    /// Of the room between request and limit a container may fill before it is slowed down.
+    pub memory_throttling_factor: f64,
+    /// Whether memory that pods ask for is protected, and what goes beyond slowed down (MemoryQoS; cgroup v2).
+    pub memory_qos: bool,
     /// Processes per pod.
     pub pod_pids_limit: Option<i64>,
     /// Whether processor limits are enforced.
@@ -219,6 +228,10 @@ impl Default for Config {
             pods_per_core: 0,
             reserved: Reserved::default(),
             enforce_node_allocatable: true,
+            managers: ManagerSettings::default(),
+            swap_behavior: SwapBehavior::default(),
+            memory_throttling_factor: 0.9,
+            memory_qos: false,
             pod_pids_limit: None,
             cpu_cfs_quota: true,
             single_process_oom_kill: None,

@@ -101,6 +101,11 @@ impl Configuration {
         Ok(idle)
     }
 
+    /// A feature gate, if it was given.
+    fn gate(&self, name: &str) -> Option<bool> {
+        self.0.get("featureGates")?.get(name)?.as_bool()
+    }
+
     /// Rules that concern several fields.
     fn settle(&self, config: &mut Config) -> Result<(), ConfigurationError> {
         if self.get("serializeImagePulls") == Some(&Value::Bool(true)) {
@@ -116,6 +121,12 @@ impl Configuration {
         }
         if self.get("nodeStatusReportFrequency").is_none() && self.get("nodeStatusUpdateFrequency").is_some() {
             config.status_report_interval = config.status_update_interval;
+        }
+        config.managers.set_gates(|name| self.gate(name));
+        config.memory_qos = self.gate("MemoryQoS").unwrap_or(false);
+        config.managers.check().map_err(ConfigurationError::Managers)?;
+        if !config.managers.reserved_cpus.is_empty() {
+            config.reserved.cpu_milli = config.managers.reserved_cpus.len() as i64 * 1000;
         }
         if config.image_gc_low_percent >= config.image_gc_high_percent
             && self.get("imageGCLowThresholdPercent").is_some()
@@ -194,6 +205,18 @@ mod tests {
         check("maxPods: many\n", "maxPods: expected a whole number, found \"many\"");
         check("syncFrequency: 5\n", "syncFrequency: expected a duration");
         check("cpuManagerPolicy: magic\n", "cpuManagerPolicy: magic is not supported");
+        check("memoryManagerPolicy: Some\n", "memoryManagerPolicy: Some is not supported: use None or Static");
+        check(
+            "topologyManagerScope: node\n",
+            "invalid configuration: topologyManagerScope (--topology-manager-scope) \"node\"",
+        );
+        let parse = "unable to parse reservedSystemCPUs (--reserved-cpus) 1-x, error: strconv.Atoi: parsing \"x\"";
+        check("reservedSystemCPUs: 1-x\n", parse);
+        let swap = "memorySwap.swapBehavior \"Unlimited\" must be one of: \"\", \"LimitedSwap\" or \"NoSwap\"";
+        check("memorySwap: {swapBehavior: Unlimited}\n", swap);
+        check("memoryThrottlingFactor: 1.5\n", "must be greater than 0 and less than or equal to 1.0");
+        let twice = "[{numaNode: 0, limits: {memory: 1Gi}}, {numaNode: 0, limits: {memory: 1Gi}}]";
+        check(&format!("reservedMemory: {twice}\n"), "the reserved memory has a duplicate value for NUMA node 0");
         check("evictionHard: {disk: 5%}\n", "unsupported eviction signal disk");
         check("imageGCHighThresholdPercent: 50\nimageGCLowThresholdPercent: 60\n", "must be greater than");
         check("registerWithTaints: [{key: a, efect: NoSchedule}]\n", "registerWithTaints: ");
@@ -230,6 +253,17 @@ mod tests {
         assert!(!config.enforce_node_allocatable);
         assert_eq!(config.crash_backoff_max, Duration::from_secs(30));
         assert_eq!(config.image_min_age, Duration::from_secs(90));
+        let managers = apply(
+            "cpuManagerPolicy: static\nkubeReserved: {cpu: 100m}\nreservedSystemCPUs: 0-1\ncpuManagerReconcilePeriod: 5s\n\
+             topologyManagerPolicy: restricted\ntopologyManagerScope: pod\nmemoryManagerPolicy: Static\n\
+             reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\nmemorySwap: {swapBehavior: LimitedSwap}\n\
+             featureGates: {CPUManagerPolicyAlphaOptions: true, MemoryQoS: true}\n",
+        )
+        .unwrap();
+        assert_eq!((managers.reserved.cpu_milli, managers.managers.reserved_cpus.len()), (2000, 2));
+        assert_eq!(managers.managers.cpu_reconcile_interval, Duration::from_secs(5));
+        assert!(managers.managers.cpu_option_gates.alpha && managers.memory_qos);
+        assert_eq!(managers.managers.reserved_memory.len(), 1);
         let merged = apply("mergeDefaultEvictionSettings: true\nevictionHard: {memory.available: 5%}\n").unwrap();
         assert_eq!((merged.eviction_hard.len(), merged.eviction_hard["memory.available"].as_str()), (5, "5%"));
     }

@@ -8,3 +8,4 @@ pub(crate) mod allocation_state;
 pub mod container_manager;
 pub(crate) mod eviction;
 pub(crate) mod resizes;
+pub mod resource_managers;

@@ -4,6 +4,7 @@
 
 mod claims;
 mod confined;
+mod exclusive_cpus;
 #[path = "../node/fake_api.rs"]
 mod fake_api;
 mod forced;

@@ -3,6 +3,7 @@
 
 #[path = "../../../cri/tests/support/mod.rs"]
 mod containerd;
+mod exclusive_cpus;
 mod fake_api;
 
 use std::{
@@ -32,10 +33,20 @@ struct Node {
 
 impl Node {
     fn start(api: &FakeApi, shutdown: &CancellationToken, dir: &Path, socket: &Path) -> Self {
+        Self::start_with(api, shutdown, dir, socket, |_| {})
+    }
+
+    fn start_with(
+        api: &FakeApi,
+        shutdown: &CancellationToken,
+        dir: &Path,
+        socket: &Path,
+        change: impl FnOnce(&mut kubelet::Config),
+    ) -> Self {
         let shutdown = shutdown.child_token();
         let env = Env::real();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let config = kubelet::Config {
+        let mut config = kubelet::Config {
             address: Some("127.0.0.1".parse().unwrap()),
             read_only_port: port,
             node_name: "node".into(),
@@ -51,6 +62,7 @@ impl Node {
             image_gc_high_percent: 100,
             ..Default::default()
         };
+        change(&mut config);
         let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
         let task = env::spawn(kubelet::run(config, api.client(), informers, env, shutdown.clone()));
         Self { api: api.clone(), shutdown, task, pods: dir.join("kubelet/pods"), port }
@@ -155,6 +167,7 @@ async fn cases(api: FakeApi, shutdown: CancellationToken, dir: PathBuf, socket: 
     resized(&node).await;
     many_pods(&node).await;
     survives_restart(node, &shutdown, &dir, &socket).await.stop().await;
+    exclusive_cpus::cases(&shutdown, &dir, &socket).await;
 }
 
 async fn gone(node: &Node, name: &str) {

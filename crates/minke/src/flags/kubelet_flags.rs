@@ -136,7 +136,23 @@ fn value(form: Form, text: &str) -> Result<Value> {
             pairs('=')?.into_iter().map(gate).collect::<Result<serde_json::Map<_, _>>>()?.into()
         }
         Form::Taints => parts().map(taint).collect::<Result<_>>()?,
+        Form::ReservedMemory => {
+            let nodes = text.split(';').map(str::trim).filter(|node| !node.is_empty());
+            nodes.map(reserved_memory).collect::<Result<_>>()?
+        }
     })
+}
+
+fn reserved_memory(text: &str) -> Result<Value> {
+    let format = || format!("the reserved memory has incorrect format {text:?}: use NODE:KIND=AMOUNT,…");
+    let (node, limits) = text.split_once(':').with_context(format)?;
+    let node: u32 = node.trim().parse().with_context(format)?;
+    let limit = |part: &str| {
+        let (kind, amount) = part.split_once('=').with_context(format)?;
+        Ok((kind.trim().to_string(), json!(amount.trim())))
+    };
+    let limits = limits.split(',').map(limit).collect::<Result<serde_json::Map<_, _>>>()?;
+    Ok(json!({ "numaNode": node, "limits": limits }))
 }
 
 fn taint(text: &str) -> Result<Value> {

@@ -23,6 +23,14 @@ impl Worker {
         if !status.sandboxes.is_empty() {
             self.starting_since = None;
             self.starting = false;
+            // It has what the checkpoint says; without one it is given it now.
+            if let Err(refusal) = self.shared.runtime.managers.admit(&self.shared.allocations.granted(pod)).await {
+                tracing::warn!(reason = refusal.reason, message = refusal.message, "a running pod has lost its place");
+            }
+            if self.shared.runtime.managers.lifts_quota(pod) {
+                self.shared.cgroups.lift_quota(&self.uid);
+            }
+            self.shared.cgroups.adopt_pod(pod);
         } else {
             let others: Vec<Arc<Pod>> = self
                 .shared
@@ -43,14 +51,19 @@ impl Worker {
                     .and_then(|()| security_admission::admit(pod, node))
                     .and_then(|()| admission::admit(&granted, &others, node))
             };
+            let placed = match short {
+                Some(refusal) => Err(refusal),
+                None => self.shared.runtime.managers.admit(&granted).await,
+            };
             let known = self.shared.node.lock().clone();
-            let verdict = match (short, fits(&known)) {
-                (Some(refusal), _) => Err(refusal),
-                (None, Ok(())) => Ok(()),
+            let verdict = match (placed, fits(&known)) {
+                (Err(refusal), _) => Err(refusal),
+                (Ok(()), Ok(())) => Ok(()),
                 // The watch of the node may be behind that of the pods.
-                (None, Err(refusal)) => self.fresh_node().await.map_or(Err(refusal), |node| fits(&node)),
+                (Ok(()), Err(refusal)) => self.fresh_node().await.map_or(Err(refusal), |node| fits(&node)),
             };
             if let Err(refusal) = verdict {
+                self.shared.runtime.managers.release(&self.uid).await;
                 let about = client::reference(&**pod);
                 self.shared.recorder.warning(&about, &refusal.reason, refusal.message.clone());
                 self.shared.metrics.count(&ADMISSION_REJECTIONS, &[&refusal.reason]);

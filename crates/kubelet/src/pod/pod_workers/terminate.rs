@@ -37,6 +37,7 @@ impl Worker {
         self.kill_until_stopped().await;
         self.observe_duration("kill", began);
         self.shared.probes.forget(&self.uid);
+        self.shared.runtime.managers.release(&self.uid).await;
         self.report_terminating(&self.handle.pod(), &self.last, true);
         self.apply(PodWorkerEvent::Stopped);
     }
