@@ -57,9 +57,9 @@ async fn shared_containers_leave_exclusive_cpus() {
     assert!(kept().contains(&format!("\"own\":\"{own}\"")), "{}", kept());
 
     node.restart().await;
-    node.counted("kubelet_cpu_manager_exclusive_cpu_allocation_count 1").await;
     node.api.create_pod("late", pod(json!({"name": "late"})));
     node.wait("late", "ready", ready).await;
+    node.counted("kubelet_cpu_manager_exclusive_cpu_allocation_count 1").await;
     assert_eq!(cpus(&node, "late"), all.difference(&own));
 
     node.api.delete_pod("own", 1);

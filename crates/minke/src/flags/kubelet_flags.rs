@@ -412,6 +412,7 @@ mod tests {
         check(&["--max-pods=x"], "--max-pods: \"x\" is not a number");
         check(&["--register-with-taints=a"], "--register-with-taints: \"a\" is not KEY=VALUE:EFFECT");
         check(&["--cpu-manager-policy=magic"], "cpuManagerPolicy: magic is not supported");
+        check(&["--reserved-memory=0"], "the reserved memory has incorrect format \"0\"");
         check(&["--cloud-provider=external"], "--cloud-provider: external is not supported");
         check(&["--feature-gates=A=maybe"], "--feature-gates: A is neither true nor false");
         check(&["--node-labels=kubernetes.io/x=1"], "unknown 'kubernetes.io' or 'k8s.io' labels");

@@ -94,7 +94,9 @@ mod tests {
             let found = memory_protection(&pod_spec::containers(&pod)[0], 0.9, NODE);
             assert_eq!(found, MemoryProtection { min_bytes: min, high_bytes: high }, "{resources}");
         };
-        check(json!({}), None, Some((0.9 * (6u64 << 30) as f64) as i64 / 4096 * 4096));
+        check(json!({}), None, None);
+        let room = (512 << 20) + (0.9 * ((6u64 << 30) - (512 << 20)) as f64) as i64;
+        check(json!({"requests": {"memory": "512Mi"}}), Some(512 << 20), Some(room / 4096 * 4096));
         check(json!({"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}), Some(1 << 30), None);
         let high = (1 << 30) + (0.9 * (1u64 << 30) as f64) as i64;
         let both = json!({"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}});
