@@ -12,3 +12,4 @@ pub(crate) mod eviction;
 pub(crate) mod oom_watcher;
 pub(crate) mod pod_resources;
 pub(crate) mod resizes;
+pub mod resource_managers;

@@ -4,13 +4,17 @@
 use std::{sync::Arc, time::Duration};
 
 use client::InformerFactory;
-use k8s_openapi::api::{core::v1::Service, storage::v1::CSIDriver};
+use k8s_openapi::api::{
+    core::v1::{Container, Pod, Service},
+    storage::v1::CSIDriver,
+};
 use node_plugins::{
     devices::manager::DeviceManager,
     dra::{drivers::DraPluginHandler, manager::DraManager},
     registration::{PluginHandler, plugin_watcher::PluginWatcher},
 };
 use parking_lot::Mutex;
+use resource_managers::topology_manager::pods;
 use tokio::net::TcpListener;
 
 use super::{Foundation, checks::check_machine};
@@ -26,6 +30,7 @@ use crate::{
     pod::{
         admission::hook::PodAdmissionHook,
         pod_manager::PodManager,
+        pod_spec,
         pod_wakes::PodWakes,
         pod_workers::{PodWorkers, Shared},
         probe_manager::ProbeManager,
@@ -36,6 +41,7 @@ use crate::{
         container_devices::ContainerDevices,
         container_manager::ContainerManager,
         eviction::{self, Pressures, Threshold},
+        resource_managers::{NodeParts, ResourceManagers},
     },
     runtime::{
         backoff::Backoff,
@@ -84,9 +90,14 @@ impl Foundation {
         let status = self.node_status(server_port, &pleg, &pressures, allocatable, &features, &csi, &devices);
         let status = Arc::new(status);
         *status.node.lock() = status.describe();
-        let runtime = self.runtime_manager(&images, &cgroups, features, allocatable, &files, &devices);
         let pods = Arc::new(PodManager::default());
-        let allocations = AllocationManager::new(pods.clone(), status.node.clone(), wakes.clone());
+        let managers = Arc::new(self.resource_managers(&thresholds, &pods, &files)?);
+        let runtime = self.runtime_manager(&images, &cgroups, features, allocatable, &files, &devices, &managers);
+        let (rules, groups) = (managers.clone(), cgroups.clone());
+        let allocations =
+            AllocationManager::new(pods.clone(), status.node.clone(), wakes.clone()).with_rule(move |before, after| {
+                rules.refuse_resize(before, after).or_else(|| swap_rule(&groups, before, after))
+            });
         let Self { config, client, env, recorder, metrics, .. } = self;
         let csi_plugins = Arc::new(CsiPluginHandler {
             client: client.clone(),
@@ -148,6 +159,23 @@ impl Foundation {
         })
     }
 
+    /// Reads the machine's topology and the managers' checkpoints.
+    fn resource_managers(
+        &self,
+        thresholds: &[Threshold],
+        pods: &Arc<PodManager>,
+        files: &FileWork,
+    ) -> Result<ResourceManagers, Error> {
+        let node = NodeParts {
+            pods: pods.clone(),
+            env: self.env.clone(),
+            files: files.clone(),
+            metrics: self.metrics.clone(),
+        };
+        ResourceManagers::start(&self.config, &self.sysfs, thresholds, self.machine.memory_bytes, node)
+            .map_err(Error::ResourceManagers)
+    }
+
     fn csi_manager(&self, informers: &InformerFactory, files: &FileWork) -> CsiManager {
         let drivers = informers.informer::<CSIDriver>();
         let (client, env, metrics) = (self.client.clone(), self.env.clone(), self.metrics.clone());
@@ -191,6 +219,10 @@ impl Foundation {
         let memory_bytes = enforced.then_some(machine.memory_bytes - config.reserved.memory_bytes);
         let reserved_cpu_milli = if enforced { config.reserved.cpu_milli } else { 0 };
         cgroups.start(machine.cpus * 1000 - reserved_cpu_milli, memory_bytes).map_err(Error::Groups)?;
+        if enforced && config.reserved.pids > 0 {
+            let most = machine.most_processes - config.reserved.pids;
+            cgroups.limit_processes(most.max(1)).map_err(Error::Groups)?;
+        }
         Ok(Arc::new(cgroups))
     }
 
@@ -268,6 +300,7 @@ impl Foundation {
         allocatable: Allocatable,
         files: &FileWork,
         devices: &Arc<ContainerDevices>,
+        managers: &Arc<ResourceManagers>,
     ) -> RuntimeManager {
         // More of them only make each slower.
         let calls_max = (self.machine.cpus.max(1) as usize * RUNTIME_CALLS_PER_CPU).max(RUNTIME_CALLS_MIN);
@@ -291,6 +324,23 @@ impl Foundation {
             stops: RuntimeLimiter::new(self.env.clone(), calls_max),
             files: files.clone(),
             devices: devices.clone(),
+            managers: managers.clone(),
         }
     }
+}
+
+/// Memory of containers that swap cannot be resized in place: their swap would have to change with it.
+fn swap_rule(cgroups: &ContainerManager, before: &Pod, after: &Pod) -> Option<&'static str> {
+    let all = |pod: &Pod| [pod_spec::containers(pod), pod_spec::init_containers(pod)].concat();
+    let memory = |container: &Container| pods::request(container, "memory");
+    let restarts = |container: &Container| {
+        let policies = container.resize_policy.iter().flatten();
+        policies
+            .filter(|policy| policy.resource_name == "memory")
+            .any(|policy| policy.restart_policy == "RestartContainer")
+    };
+    let stopped = all(before).into_iter().zip(all(after)).any(|(was, is)| {
+        memory(&was) != memory(&is) && !restarts(&was) && (cgroups.swaps(before, &was) || cgroups.swaps(after, &is))
+    });
+    stopped.then_some("In-place resize of containers with swap is not supported.")
 }

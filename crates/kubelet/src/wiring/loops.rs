@@ -77,6 +77,9 @@ impl Node {
         tasks.spawn(run_unprepare(workers.clone(), api_pods.clone()));
         tasks.spawn(run_local_storage(workers.clone(), informers.clone(), api_pods.clone()));
         tasks.spawn(log_rotation::run(workers.clone()));
+        let managers = shared.runtime.managers.clone();
+        tasks.spawn(managers.run(shared.runtime.runtime.clone(), shared.statuses.clone()));
+        tasks.spawn(run_sources_ready(workers.clone(), api_pods.clone()));
         let health = Arc::new(SyncLoopHealth::new(env));
         listeners::serve(&mut tasks, &workers, exits, listener, health.clone(), submissions, &shutdown);
         let all_workers = workers.clone();
@@ -111,6 +114,13 @@ async fn run_local_storage(workers: Arc<PodWorkers>, informers: InformerFactory,
     api_pods.synced().await;
     workers.shared.env.sleep(cleanup_delay(&workers.shared.config)).await;
     local_storage::run(workers.shared.clone(), informers).await;
+}
+
+/// Tells the resource managers once whatever no source has is gone.
+async fn run_sources_ready(workers: Arc<PodWorkers>, api_pods: Informer<Pod>) {
+    api_pods.synced().await;
+    workers.shared.env.sleep(cleanup_delay(&workers.shared.config)).await;
+    workers.shared.runtime.managers.set_sources_ready();
 }
 
 fn cleanup_delay(config: &Config) -> Duration {

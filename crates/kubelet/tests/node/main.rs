@@ -3,6 +3,7 @@
 
 #[path = "../../../cri/tests/support/mod.rs"]
 mod containerd;
+mod exclusive_cpus;
 mod fake_api;
 
 use std::{
@@ -33,12 +34,22 @@ struct Node {
 
 impl Node {
     fn start(api: &FakeApi, shutdown: &CancellationToken, dir: &Path, socket: &Path) -> Self {
+        Self::start_with(api, shutdown, dir, socket, |_| {})
+    }
+
+    fn start_with(
+        api: &FakeApi,
+        shutdown: &CancellationToken,
+        dir: &Path,
+        socket: &Path,
+        change: impl FnOnce(&mut kubelet::Config),
+    ) -> Self {
         let shutdown = shutdown.child_token();
         let env = Env::real();
         let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         // Both are held until both are known.
         let [port, cadvisor_port] = [free(), free()].map(|listener| listener.local_addr().unwrap().port());
-        let config = kubelet::Config {
+        let mut config = kubelet::Config {
             address: Some("127.0.0.1".parse().unwrap()),
             read_only_port: port,
             cadvisor_port,
@@ -55,6 +66,7 @@ impl Node {
             image_gc_high_percent: 100,
             ..Default::default()
         };
+        change(&mut config);
         let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
         let task = env::spawn(kubelet::run(config, api.client(), informers, env, shutdown.clone()));
         Self { api: api.clone(), shutdown, task, pods: dir.join("kubelet/pods"), port, cadvisor_port }
@@ -163,6 +175,7 @@ async fn cases(api: FakeApi, shutdown: CancellationToken, dir: PathBuf, socket: 
     resized(&node).await;
     many_pods(&node).await;
     survives_restart(node, &shutdown, &dir, &socket).await.stop().await;
+    exclusive_cpus::cases(&shutdown, &dir, &socket).await;
 }
 
 async fn gone(node: &Node, name: &str) {

@@ -172,7 +172,23 @@ fn value(form: Form, text: &str) -> Result<Value> {
             pairs('=')?.into_iter().map(gate).collect::<Result<serde_json::Map<_, _>>>()?.into()
         }
         Form::Taints => parts().map(taint).collect::<Result<_>>()?,
+        Form::ReservedMemory => {
+            let nodes = text.split(';').map(str::trim).filter(|node| !node.is_empty());
+            nodes.map(reserved_memory).collect::<Result<_>>()?
+        }
     })
+}
+
+fn reserved_memory(text: &str) -> Result<Value> {
+    let format = || format!("the reserved memory has incorrect format {text:?}: use NODE:KIND=AMOUNT,…");
+    let (node, limits) = text.split_once(':').with_context(format)?;
+    let node: u32 = node.trim().parse().with_context(format)?;
+    let limit = |part: &str| {
+        let (kind, amount) = part.split_once('=').with_context(format)?;
+        Ok((kind.trim().to_string(), json!(amount.trim())))
+    };
+    let limits = limits.split(',').map(limit).collect::<Result<serde_json::Map<_, _>>>()?;
+    Ok(json!({ "numaNode": node, "limits": limits }))
 }
 
 fn taint(text: &str) -> Result<Value> {
@@ -497,6 +513,7 @@ mod tests {
         check(&["--max-pods=x"], "--max-pods: \"x\" is not a number");
         check(&["--register-with-taints=a"], "--register-with-taints: \"a\" is not KEY=VALUE:EFFECT");
         check(&["--cpu-manager-policy=magic"], "cpuManagerPolicy: magic is not supported");
+        check(&["--reserved-memory=0"], "the reserved memory has incorrect format \"0\"");
         check(&["--cloud-provider=external"], "--cloud-provider: external is not supported");
         check(&["--feature-gates=A=true"], "featureGates: unrecognized feature gate: A");
         let providers = ["--image-credential-provider-config=/nowhere", "--image-credential-provider-bin-dir=/nowhere"];

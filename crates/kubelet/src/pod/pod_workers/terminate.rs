@@ -39,6 +39,7 @@ impl Worker {
         self.observe_duration("kill", began);
         self.shared.probes.forget(&self.uid);
         self.release_devices().await;
+        self.shared.runtime.managers.release(&self.uid).await;
         self.report_terminating(&self.handle.pod(), &self.last, true);
         self.apply(PodWorkerEvent::Stopped);
     }

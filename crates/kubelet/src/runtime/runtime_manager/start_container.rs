@@ -64,12 +64,15 @@ impl RuntimeManager {
             .await
             .map_err(StartContainerError::Config)?;
         let log = PathBuf::from(&context.sandbox_config.log_directory).join(&config.log_path);
+        let resources = config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
+        let cpu_set = resources.map(|resources| resources.cpuset_cpus.clone()).unwrap_or_default();
         let create_and_start = async {
             let _start = context.starts.begin();
             let made = self.runtime.create_container(context.sandbox_id, config, context.sandbox_config.clone()).await;
             let id = made.map_err(StartContainerError::Create)?;
             self.recorder.normal(&about, "Created", "Container created");
             self.runtime.start_container(&id).await.map_err(StartContainerError::Run)?;
+            self.managers.started(pod, &container.name, &id, cpu_set).await;
             Ok(id)
         };
         let id = self.starts.run(create_and_start).await?;
@@ -229,7 +232,8 @@ impl RuntimeManager {
         config.devices = devices.map_err(|error| ContainerConfigError::Devices(error.to_string()))?;
         container_devices::add_to_config(&mut config, device_options);
         if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
-            self.cgroups.enforce(resources);
+            self.cgroups.enforce(pod, container, resources);
+            self.managers.place(pod, &container.name, resources);
         }
         let security = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
         if let (Some(users), Some(options)) = (users, security.and_then(|s| s.namespace_options.as_mut())) {
