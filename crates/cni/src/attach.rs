@@ -137,6 +137,7 @@ async fn try_add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> 
         result.ips.push((IpNet::from(*address), Some(gateway)));
         result.routes.push((everywhere(gateway), Some(gateway)));
     }
+    conf.runtime_config.bandwidth.limit(&name, &owner.ifname, &namespace)?;
     host.plug(&port, &bridge).await?;
     if let Some(transaction) = transaction {
         transaction.finish()?;

@@ -34,7 +34,7 @@ pub fn conflist(params: &ConfListParams) -> Value {
         "clusterCIDRs": texts(&params.cluster_cidrs),
         "dataDir": params.data_dir,
         "table": params.table,
-        "capabilities": { "portMappings": true },
+        "capabilities": { "portMappings": true, "bandwidth": true },
     });
     if let Some(mtu) = params.mtu {
         plugin["mtu"] = json!(mtu);

@@ -5,6 +5,7 @@
 //! `death_in_the_middle_leaks_nothing`).
 
 mod attach;
+mod bandwidth;
 mod check;
 mod cleanup;
 mod conflist;

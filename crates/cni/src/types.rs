@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::Request;
+use crate::{Request, bandwidth::Bandwidth};
 
 pub const SUPPORTED_VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
@@ -90,6 +90,8 @@ pub struct NetConf {
 pub struct RuntimeConfig {
     #[serde(default)]
     pub port_mappings: Vec<PortMapping>,
+    #[serde(default)]
+    pub bandwidth: Bandwidth,
 }
 
 /// containerd writes Go's names, others the specification's.

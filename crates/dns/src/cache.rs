@@ -37,6 +37,11 @@ impl Cache {
         self.entries.len()
     }
 
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.order.clear();
+    }
+
     /// The answer with what is left of its time.
     pub fn get(&self, key: &Key, now: Duration) -> Option<Message> {
         let entry = self.entries.get(key).filter(|entry| now < entry.expires)?;

@@ -24,6 +24,7 @@ use tokio::{
 
 use crate::{
     cache::Cache,
+    customization::{Customization, SharedCustomization},
     dns_metrics::{
         CACHE_ENTRIES, CACHE_HITS, CACHE_MISSES, FORWARD_DURATION, FORWARD_REJECTED, ROOT, SERVER, code_name,
     },
@@ -57,6 +58,7 @@ pub struct Forwarder {
     preferred: AtomicUsize,
     slots: Semaphore,
     cache: Mutex<Cache>,
+    customization: SharedCustomization,
     metrics: Metrics,
 }
 
@@ -64,7 +66,19 @@ impl Forwarder {
     pub fn new(env: Env, upstreams: Upstreams, longest: Duration) -> Self {
         let cache = Mutex::new(Cache::new(CACHE_ENTRIES_MAX, longest));
         let slots = Semaphore::new(FORWARDS_MAX);
-        Self { env, upstreams, preferred: AtomicUsize::new(0), slots, cache, metrics: Metrics::default() }
+        let (customization, metrics) = (SharedCustomization::default(), Metrics::default());
+        Self { env, upstreams, preferred: AtomicUsize::new(0), slots, cache, customization, metrics }
+    }
+
+    pub fn customization(&self) -> &SharedCustomization {
+        &self.customization
+    }
+
+    /// Other servers may have other answers.
+    pub fn customize(&self, customization: Customization) {
+        if self.customization.store(customization) {
+            self.cache.lock().clear();
+        }
     }
 
     /// What the whole server counts.
@@ -85,8 +99,10 @@ impl Forwarder {
             self.metrics.count(&FORWARD_REJECTED, &[]);
             ForwardError::Overloaded
         })?;
-        let upstreams = self.upstreams.current();
-        let first = self.preferred.load(Ordering::Relaxed);
+        let chosen = self.customization.load().servers(query.name()).map(|servers| self.upstreams.others(&servers));
+        let is_chosen = chosen.is_some();
+        let upstreams = chosen.unwrap_or_else(|| self.upstreams.current());
+        let first = if is_chosen { 0 } else { self.preferred.load(Ordering::Relaxed) };
         let mut failure = ForwardError::NoUpstream;
         for offset in 0..upstreams.len() {
             let index = (first + offset) % upstreams.len();
@@ -96,7 +112,9 @@ impl Forwarder {
                     let now = self.env.monotonic();
                     let labels = ["forward", &upstreams[index].to_string(), code_name(message.metadata.response_code)];
                     self.metrics.observe(&FORWARD_DURATION, &labels, (now - began).as_secs_f64());
-                    self.preferred.store(index, Ordering::Relaxed);
+                    if !is_chosen {
+                        self.preferred.store(index, Ordering::Relaxed);
+                    }
                     let mut cache = self.cache.lock();
                     cache.put(key, &message, now);
                     self.metrics.set(&CACHE_ENTRIES, &[SERVER, "success", ROOT, ""], cache.len() as f64);

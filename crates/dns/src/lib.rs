@@ -3,6 +3,7 @@
 //! An answer about the cluster waits for nothing but the zone's lock.
 
 mod cache;
+mod customization;
 mod dns_metrics;
 mod forward;
 #[doc(hidden)]

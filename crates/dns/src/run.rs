@@ -10,11 +10,11 @@ use std::{
 };
 
 use api::Object;
-use client::{InformerFactory, ObjectChange};
+use client::{InformerFactory, ListParams, ObjectChange};
 use env::Env;
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
-    core::v1::{Namespace, Pod, Service},
+    core::v1::{ConfigMap, Namespace, Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use parking_lot::RwLock;
@@ -22,6 +22,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    customization::{CONFIG_MAP_NAME, CONFIG_MAP_NAMESPACE, Customization},
     dns_metrics,
     forward::Forwarder,
     index::{PodRecords, Zone},
@@ -117,11 +118,29 @@ async fn bind_and_read(
         let until = until.clone();
         env.spawn(async move { until.run_until_cancelled(served).await });
     }
+    follow_customization(&server, &informers, &env, &until);
     until.run_until_cancelled(follow(&config, &informers, &env, &zone, &until)).await;
     Ok(Box::pin(async move {
         let _guard = guard;
         server.serve(until).await;
     }))
+}
+
+/// Not waited for: where it may not be read, there is none.
+fn follow_customization(server: &Server, informers: &InformerFactory, env: &Env, until: &CancellationToken) {
+    let selector = format!("metadata.name={CONFIG_MAP_NAME},metadata.namespace={CONFIG_MAP_NAMESPACE}");
+    let mut changes = informers.informer_with::<ConfigMap>(ListParams::fields(selector)).subscribe();
+    let (shared, until) = (server.shared.clone(), until.clone());
+    env.spawn(async move {
+        while let Some(Some(change)) = until.run_until_cancelled(changes.next()).await {
+            let data = change.new.as_ref().and_then(|map| map.data.clone()).unwrap_or_default();
+            let (customization, problems) = Customization::parse(&data);
+            for problem in problems {
+                tracing::warn!(problem, "a part of the ConfigMap kube-system/kube-dns is left out");
+            }
+            shared.forwarder.customize(customization);
+        }
+    });
 }
 
 fn assign(address: SocketAddr, interface: &str) -> Result<(), DnsError> {

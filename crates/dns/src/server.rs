@@ -3,7 +3,7 @@
 //! Invariant: the zone's lock is never held across an await (clippy: `await_holding_lock`).
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -41,18 +41,20 @@ const FORWARDED_PER_PEER_MAX: usize = 250;
 const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// ExternalName may point at ExternalName; not for ever.
 const ALIAS_CHAIN_MAX: usize = 8;
+/// As CoreDNS' plugin of that name has it.
+const HOST_TTL_SECONDS: u32 = 3600;
 /// In bytes: a name that was there before, and nothing in it.
 const RECORD_BYTES_MIN: usize = 12;
 
 pub struct Server {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     sockets: Vec<(Arc<UdpSocket>, TcpListener)>,
 }
 
 pub(crate) struct Shared {
     env: Env,
     zone: Arc<RwLock<Zone>>,
-    forwarder: Forwarder,
+    pub(crate) forwarder: Forwarder,
     tcp_slots: Slots,
     forwarded_slots: Slots,
     turn: AtomicUsize,
@@ -176,6 +178,8 @@ pub(crate) enum QueryProgress {
 pub(crate) struct Pending {
     pub(crate) response: Message,
     query: Query,
+    /// What was asked for in the place of the name in the question.
+    rewritten: Option<Query>,
     dnssec: bool,
     pub(crate) limit: usize,
 }
@@ -262,9 +266,19 @@ impl Shared {
         if !matches!(query.query_class(), DNSClass::IN | DNSClass::ANY) {
             return refuse(response, ResponseCode::Refused);
         }
-        match self.answer_locally(&mut response, query) {
-            None => QueryProgress::Done { response, limit },
-            Some(query) => QueryProgress::Ask(Box::new(Pending { response, query, dnssec, limit })),
+        let customization = self.forwarder.customization().load();
+        if let Some(addresses) = customization.host(query.name()) {
+            add_host(&mut response, query, addresses);
+            return QueryProgress::Done { response, limit };
+        }
+        let rewritten = customization.rewrite(query.name()).map(|name| Query::query(name, query.query_type()));
+        let asked = rewritten.as_ref().unwrap_or(query);
+        match self.answer_locally(&mut response, asked) {
+            None => {
+                rename(&mut response, rewritten.as_ref());
+                QueryProgress::Done { response, limit }
+            }
+            Some(query) => QueryProgress::Ask(Box::new(Pending { response, query, rewritten, dnssec, limit })),
         }
     }
 
@@ -310,7 +324,7 @@ impl Shared {
     }
 
     async fn finish(&self, pending: Pending) -> Message {
-        let Pending { mut response, query, dnssec, .. } = pending;
+        let Pending { mut response, query, rewritten, dnssec, .. } = pending;
         match self.forwarder.ask(&query, dnssec).await {
             Ok(answer) => {
                 response.metadata.response_code = answer.metadata.response_code;
@@ -327,7 +341,31 @@ impl Shared {
                 }
             }
         }
+        rename(&mut response, rewritten.as_ref());
         response
+    }
+}
+
+/// The addresses of the question's family.
+fn add_host(response: &mut Message, query: &Query, addresses: &[IpAddr]) {
+    for address in addresses {
+        let data = match (address, query.query_type()) {
+            (IpAddr::V4(ip), RecordType::A) => RData::A((*ip).into()),
+            (IpAddr::V6(ip), RecordType::AAAA) => RData::AAAA((*ip).into()),
+            _ => continue,
+        };
+        response.add_answer(Record::from_rdata(query.name().clone(), HOST_TTL_SECONDS, data));
+    }
+    response.metadata.authoritative = true;
+}
+
+/// Who asks gets records of the name that it asked for.
+fn rename(response: &mut Message, rewritten: Option<&Query>) {
+    let (Some(rewritten), Some(asked)) = (rewritten, response.queries.first().map(|query| query.name().clone())) else {
+        return;
+    };
+    for record in response.answers.iter_mut().filter(|record| record.name == *rewritten.name()) {
+        record.name = asked.clone();
     }
 }
 

@@ -1,9 +1,9 @@
-//! Clients that only hold connections, and more questions than one pod may have under way.
+//! Clients that only hold connections, more questions than one pod may have under way, and what a ConfigMap changes.
 
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::{PodRecords, Upstreams};
+use crate::{PodRecords, Upstreams, customization::Customization};
 
 /// Of simulated time; what is not over by then never is.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
@@ -61,4 +61,60 @@ async fn one_pod_has_so_many_forwarded_questions() {
     assert_eq!((answer.metadata.id, answer.metadata.response_code), (7, ResponseCode::ServFail));
     let asked = silent.try_recv(&mut buffer);
     assert!(asked.is_err(), "nobody was asked");
+}
+
+/// Asks over UDP and shows code and answers.
+async fn ask(address: SocketAddr, name: &str) -> String {
+    let mut question = Message::new(7, MessageType::Query, OpCode::Query);
+    question.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+    let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    client.send_to(&question.to_vec().unwrap(), address).await.unwrap();
+    let mut buffer = [0; 512];
+    let answered = env::timeout(Duration::from_secs(120), client.recv(&mut buffer));
+    let length = answered.await.expect("an answer").unwrap();
+    let answer = Message::from_vec(&buffer[..length]).unwrap();
+    let records = answer.answers.iter().map(|record| format!(" {}={}", record.name, record.data));
+    records.fold(code_name(answer.metadata.response_code).to_string(), |all, record| all + &record)
+}
+
+#[tokio::test]
+async fn a_config_map_names_other_servers_hosts_and_names() {
+    // Whatever it is asked for is at one address.
+    let stub = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    let server = stub.clone();
+    env::spawn(async move {
+        let mut buffer = [0; 512];
+        while let Ok((length, from)) = server.recv_from(&mut buffer).await {
+            let question = Message::from_vec(&buffer[..length]).unwrap();
+            let mut answer = Message::response(question.metadata.id, OpCode::Query);
+            let query = question.queries[0].clone();
+            let data = RData::A("192.0.2.7".parse().unwrap());
+            answer.add_answer(Record::from_rdata(query.name().clone(), 60, data));
+            answer.add_query(query);
+            server.send_to(&answer.to_vec().unwrap(), from).await.unwrap();
+        }
+    });
+    let (address, shared) = start(&[]).await;
+    assert_eq!(ask(address, "db.acme.local.").await, "SERVFAIL");
+    let stubs = format!("{{\"acme.local\": [\"{}\"]}}", stub.local_addr().unwrap());
+    let data = [
+        ("stubDomains", stubs.as_str()),
+        ("hosts", "192.0.2.1 one.test\nfd00::1 one.test"),
+        ("rewrite", "name old.test db.acme.local\nname gone.test gone.default.svc.cluster.local"),
+    ];
+    let data = data.into_iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    let (customization, problems) = Customization::parse(&data);
+    assert!(problems.is_empty(), "{problems:?}");
+    shared.forwarder.customize(customization);
+    for (name, expected) in [
+        ("db.acme.local.", "NOERROR db.acme.local.=192.0.2.7"),
+        ("one.test.", "NOERROR one.test.=192.0.2.1"),
+        ("old.test.", "NOERROR old.test.=192.0.2.7"),
+        ("gone.test.", "NXDOMAIN"),
+        ("other.test.", "SERVFAIL"),
+    ] {
+        assert_eq!(ask(address, name).await, expected, "{name}");
+    }
+    shared.forwarder.customize(Customization::default());
+    assert_eq!(ask(address, "db.acme.local.").await, "SERVFAIL", "what was remembered is forgotten");
 }

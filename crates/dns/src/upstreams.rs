@@ -63,7 +63,8 @@ impl Upstreams {
         known.1.clone()
     }
 
-    fn others(&self, servers: &[SocketAddr]) -> Arc<[SocketAddr]> {
+    /// Those of `servers` that don't lead to ourselves.
+    pub fn others(&self, servers: &[SocketAddr]) -> Arc<[SocketAddr]> {
         let here = |server: &SocketAddr| self.here.contains(server) || self.also_here.contains(&server.ip());
         servers.iter().filter(|server| !here(server)).copied().collect()
     }

@@ -224,6 +224,10 @@ impl Lookup for GatewayCluster<'_> {
     fn certificate(&mut self, secret: &str) -> Result<Arc<CertifiedKey>, CertificateProblem> {
         self.objects.certificate(secret)
     }
+
+    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String> {
+        self.objects.upstream_tls(settings)
+    }
 }
 
 impl Cluster for GatewayCluster<'_> {
@@ -237,10 +241,6 @@ impl Cluster for GatewayCluster<'_> {
 
     fn namespace_labels(&self, name: &str) -> BTreeMap<String, String> {
         self.gateway.namespace(name).and_then(|namespace| namespace.metadata.labels.clone()).unwrap_or_default()
-    }
-
-    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String> {
-        self.objects.upstream_tls(settings)
     }
 
     fn listen(&mut self, port: u16, tls: bool) -> Result<u16, String> {
@@ -266,16 +266,6 @@ impl Objects {
         self.certificates.retain(|key, _| secrets.objects().get(key).is_some());
         self.upstream_tls.retain(|_, tls| Arc::strong_count(tls) > 1);
     }
-
-    /// The same for the same settings, so that connections are used again.
-    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String> {
-        if let Some(known) = self.upstream_tls.get(settings) {
-            return Ok(known.clone());
-        }
-        let made = Arc::new(UpstreamTls::new(settings)?);
-        self.upstream_tls.insert(settings.clone(), made.clone());
-        Ok(made)
-    }
 }
 
 impl Lookup for Objects {
@@ -296,6 +286,16 @@ impl Lookup for Objects {
         let parsed = certificates::parse(part("tls.crt"), part("tls.key")).map_err(CertificateProblem::Bad);
         self.certificates.insert(secret.to_string(), (version.clone(), parsed.clone()));
         parsed
+    }
+
+    // Connections of one are used again.
+    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String> {
+        if let Some(known) = self.upstream_tls.get(settings) {
+            return Ok(known.clone());
+        }
+        let made = Arc::new(UpstreamTls::new(settings)?);
+        self.upstream_tls.insert(settings.clone(), made.clone());
+        Ok(made)
     }
 }
 

@@ -12,16 +12,18 @@ use k8s_openapi::api::networking::v1::{HTTPIngressPath, Ingress, IngressBackend}
 use rustls::sign::CertifiedKey;
 
 use crate::{
-    backends::{Backend, BackendKey, ServicePort},
+    backends::{Backend, BackendKey, Protocol, ServicePort},
     certificates::Certificates,
     destinations::Destinations,
     request_match::RequestMatch,
     routes::{HostTable, PathMatch, PortTable, Route, RouteSettings, RouteTable},
+    upstream_tls::{TrustedRoots, UpstreamTls, UpstreamTlsSettings},
 };
 
 const RESPONSE_TIMEOUT: &str = "ingress.minke.io/response-timeout-seconds";
 const BODY_BYTES_MAX: &str = "ingress.minke.io/max-body-bytes";
 const REDIRECT_TO_HTTPS: &str = "ingress.minke.io/redirect-to-https";
+const BACKEND_PROTOCOL: &str = "ingress.minke.io/backend-protocol";
 
 /// Something that an Ingress asks for and can't have. Its other rules stand.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,6 +39,8 @@ pub trait Lookup {
     fn backend(&mut self, key: &BackendKey) -> Arc<Backend>;
     /// The certificate of a Secret, named as `namespace/name`.
     fn certificate(&mut self, secret: &str) -> Result<Arc<CertifiedKey>, CertificateProblem>;
+    /// The same for the same settings.
+    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String>;
 }
 
 #[derive(Debug, Clone)]
@@ -95,16 +99,20 @@ struct Owner {
     name: Arc<str>,
     namespace: String,
     settings: Arc<RouteSettings>,
+    /// What its backends speak, and whether in TLS.
+    protocol: (Protocol, bool),
 }
 
 impl Builder<'_> {
     fn add(&mut self, ingress: &Ingress) {
         let Some(spec) = &ingress.spec else { return };
-        let (settings, wrong) = settings(ingress);
+        let (settings, mut wrong) = settings(ingress);
+        let protocol = backend_protocol(ingress, &mut wrong);
         let owner = Owner {
             name: key(ingress).into(),
             namespace: ingress.metadata.namespace.clone().unwrap_or_default(),
             settings: Arc::new(settings),
+            protocol,
         };
         for message in wrong {
             self.problem(&owner, "BadAnnotation", message);
@@ -190,7 +198,20 @@ impl Builder<'_> {
             self.problem(owner, "UnsupportedBackend", format!("a backend {what} can't be served"));
             return None;
         };
-        let key = BackendKey::new(&owner.namespace, &service.name, port);
+        let (protocol, is_tls) = owner.protocol;
+        let mut key = BackendKey { protocol, ..BackendKey::new(&owner.namespace, &service.name, port) };
+        if is_tls {
+            // Certificates of pods are seldom signed by anybody we know: who wants that asked writes a BackendTLSPolicy.
+            let hostname = format!("{}.{}.svc", key.service, key.namespace);
+            let (subject_alt_names, roots) = (Vec::new(), TrustedRoots::Anybody);
+            match self.lookup.upstream_tls(&UpstreamTlsSettings { hostname, subject_alt_names, roots }) {
+                Ok(tls) => key.tls = Some(tls),
+                Err(why) => {
+                    self.problem(owner, "BadBackend", why);
+                    return None;
+                }
+            }
+        }
         let found = self.lookup.backend(&key);
         if let Some(problem) = &found.state().problem {
             self.problem(owner, "BadBackend", problem.clone());
@@ -224,6 +245,24 @@ impl Builder<'_> {
 
     fn problem(&mut self, owner: &Owner, reason: &'static str, message: String) {
         self.problems.push(Problem { ingress: owner.name.to_string(), reason, message });
+    }
+}
+
+/// Plain HTTP unless an annotation says otherwise; a Service's `appProtocol` comes before both.
+fn backend_protocol(ingress: &Ingress, wrong: &mut Vec<String>) -> (Protocol, bool) {
+    let annotations = ingress.metadata.annotations.as_ref();
+    let Some(text) = annotations.and_then(|annotations| annotations.get(BACKEND_PROTOCOL)) else {
+        return (Protocol::Http1, false);
+    };
+    match text.to_ascii_uppercase().as_str() {
+        "HTTP" => (Protocol::Http1, false),
+        "HTTPS" => (Protocol::Http1, true),
+        "GRPC" => (Protocol::Http2, false),
+        "GRPCS" => (Protocol::Http2, true),
+        _ => {
+            wrong.push(format!("{BACKEND_PROTOCOL} {text:?} is not one of HTTP, HTTPS, GRPC and GRPCS"));
+            (Protocol::Http1, false)
+        }
     }
 }
 

@@ -20,6 +20,10 @@ impl Lookup for Cluster {
     fn certificate(&mut self, secret: &str) -> Result<Arc<CertifiedKey>, CertificateProblem> {
         self.certificates.get(secret).cloned().unwrap_or(Err(CertificateProblem::Missing))
     }
+
+    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String> {
+        UpstreamTls::new(settings).map(Arc::new)
+    }
 }
 
 fn ingress(name: &str, created: &str, spec: Value) -> Arc<Ingress> {
@@ -131,4 +135,26 @@ fn what_is_wrong_is_said_and_the_rest_goes_on() {
     let certificates = &table.ports[&443].certificates;
     assert!(Arc::ptr_eq(certificates.find("foo.com").unwrap(), &good));
     assert!(certificates.find("bar.com").is_none());
+}
+
+#[test]
+fn backends_speak_what_the_annotation_says() {
+    for (annotation, expected, problems) in [
+        (None, (Protocol::Http1, None), 0),
+        (Some("https"), (Protocol::Http1, Some("TLS to web.n.svc")), 0),
+        (Some("GRPCS"), (Protocol::Http2, Some("TLS to web.n.svc")), 0),
+        (Some("GRPC"), (Protocol::Http2, None), 0),
+        (Some("FCGI"), (Protocol::Http1, None), 1),
+    ] {
+        let spec = json!({ "rules": [rule("foo.com", "Prefix", "/", "web")] });
+        let mut annotated = (*ingress("i", "01", spec)).clone();
+        let annotations = annotation.map(|text| BTreeMap::from([(BACKEND_PROTOCOL.to_string(), text.to_string())]));
+        annotated.metadata.annotations = annotations;
+        let (table, found) = build(&[Arc::new(annotated)], PORTS, &mut Cluster::default());
+        assert_eq!(found.len(), problems, "{found:?}");
+        let route = find(&table, 80, "foo.com", "/").unwrap();
+        let key = route.destinations.pick().unwrap().backend.as_ref().unwrap().key.clone();
+        let tls = key.tls.map(|tls| format!("{tls:?}"));
+        assert_eq!((key.protocol, tls.as_deref()), expected, "{annotation:?}");
+    }
 }

@@ -11,6 +11,7 @@ use std::{
 use client::InformerFactory;
 use env::Env;
 use futures::future::BoxFuture;
+use metrics::Metrics;
 use rustls::ServerConfig;
 use serve::{Limits, serve_http, serve_https};
 use tokio::net::TcpListener;
@@ -39,12 +40,13 @@ pub struct IngressConfig {
     /// Where clients reach us, as Ingresses say in their status.
     pub addresses: Vec<IpAddr>,
     pub access_log: Option<AccessLog>,
+    pub metrics: Metrics,
     pub limits: Limits,
 }
 
 impl IngressConfig {
     pub fn new(addresses: Vec<IpAddr>) -> Self {
-        Self { addresses, access_log: None, limits: Limits::INGRESS }
+        Self { addresses, access_log: None, metrics: Metrics::default(), limits: Limits::INGRESS }
     }
 }
 
@@ -78,7 +80,7 @@ pub async fn start(
     let table = SharedTable::default();
     let default = default_certificate().map_err(IngressError::Certificate)?;
     ingress_class::ensure(informers.client(), &env).await;
-    let proxy_config = ProxyConfig { access_log: config.access_log, ..ProxyConfig::default() };
+    let proxy_config = ProxyConfig { access_log: config.access_log, metrics: config.metrics, ..ProxyConfig::default() };
     let proxy = Proxy::new(table.clone(), proxy_config, env.clone());
     let gateway_status = GatewayStatusWriter::new(config.addresses.clone(), informers.informer(), env.clone());
     let gateways = Gateways {

@@ -23,6 +23,7 @@ use crate::{
     Limits, Slot, Slots, accept,
     activity::{Activity, TrackedStream},
     deadlines,
+    framing_guard::{FramingGuard, GuardedStream},
     limits::{ERROR_RESET_STREAMS_MAX, RESET_STREAMS_PENDING_MAX},
     replayed_stream::{ReplayedStream, http2_preface},
 };
@@ -170,6 +171,8 @@ impl<H: Handler> Server<H> {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = Activity::new(self.env.clone());
+        let guard = (self.limits.strict_framing && !multiplexed).then(FramingGuard::new);
+        let stream = GuardedStream { stream, guard };
         let stream = TokioIo::new(TrackedStream::new(stream, activity.clone(), slot));
         let (handler, peer, began) = (self.handler.clone(), Arc::new(peer), activity.clone());
         let service = service_fn(move |request: Request<Incoming>| {

@@ -45,6 +45,8 @@ pub struct Limits {
     pub header_bytes: u32,
     /// Whether clients without TLS may begin in HTTP/2, as gRPC does.
     pub prior_knowledge_http2: bool,
+    /// Whether requests with both a length and a transfer coding are refused, and not read by the coding alone.
+    pub strict_framing: bool,
     /// For requests under way when the listener stops.
     pub drain_timeout: Duration,
 }
@@ -63,6 +65,7 @@ impl Limits {
             streams_per_connection: STREAMS_PER_CONNECTION_MAX,
             header_bytes: HEADER_BYTES_MAX,
             prior_knowledge_http2: false,
+            strict_framing: false,
             drain_timeout,
         }
     }
@@ -76,6 +79,7 @@ impl Limits {
         header_bytes: 64 << 10,
         streams_per_connection: 128,
         prior_knowledge_http2: true,
+        strict_framing: true,
         ..Self::new(20_000, 10_000, Duration::from_secs(10))
     };
     /// Health and metrics: a few scrapers and probes.

@@ -1,5 +1,5 @@
 //! BackendTLSPolicies: which Services are spoken to in TLS, and which policies can't be followed.
-//! Made by `model` once per build, asked by `backend_refs`.
+//! Made by `model` once per build, asked by `backend_references`.
 //! Pure (tidy: `pure_files`). Of two policies for one port of a Service the older one has it.
 
 use std::{

@@ -6,18 +6,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 
-use crate::{
-    model::Lookup,
-    upstream_tls::{UpstreamTls, UpstreamTlsSettings},
-};
+use crate::model::Lookup;
 
 pub trait Cluster: Lookup {
     /// By `namespace/name`, as all of these.
     fn service(&self, key: &str) -> Option<Arc<Service>>;
     fn config_map(&self, key: &str) -> Option<Arc<ConfigMap>>;
     fn namespace_labels(&self, name: &str) -> BTreeMap<String, String>;
-    /// The same for the same settings.
-    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String>;
     /// Listens on a port, if nobody does yet, and says which port of the route table that is.
     fn listen(&mut self, port: u16, tls: bool) -> Result<u16, String>;
 }

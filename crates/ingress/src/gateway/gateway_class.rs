@@ -2,9 +2,12 @@
 //! Asked by `model` which Gateways are ours; made by `objects`.
 //! A class that is there is never changed.
 
+use std::time::Duration;
+
 use api::ApiError;
 use bytes::Bytes;
 use client::Client;
+use env::{Backoff, Env};
 use http::{Method, Request};
 use serde_json::json;
 
@@ -16,6 +19,8 @@ use super::{
 /// What our classes name as their controller.
 pub const CONTROLLER: &str = "minke.io/gateway";
 const NAME: &str = "minke";
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+const ATTEMPTS_MAX: usize = 20;
 
 /// What the class says it can do beyond the core of each kind, in order.
 pub const SUPPORTED_FEATURES: &[&str] = &[
@@ -69,8 +74,20 @@ pub fn accepted(class: &GatewayClass) -> DesiredCondition {
     }
 }
 
+/// Tries for as long as a kind that is defined may take to be served.
+pub async fn ensure(client: Client, version: String, env: Env) {
+    let mut backoff = RETRY_BACKOFF;
+    for _ in 0..ATTEMPTS_MAX {
+        match create(&client, &version).await {
+            Ok(()) => return,
+            Err(error) => tracing::warn!(%error, "failed to make the GatewayClass; will try again"),
+        }
+        env.sleep(backoff.next_delay()).await;
+    }
+}
+
 /// Makes the class unless there is one of its name.
-pub async fn create(client: &Client, version: &str) -> Result<(), ApiError> {
+async fn create(client: &Client, version: &str) -> Result<(), ApiError> {
     let class = json!({
         "apiVersion": format!("{GROUP}/{version}"),
         "kind": "GatewayClass",

@@ -4,7 +4,7 @@
 //! Invariant: what a condition says is what the route table does; both come from one build (type: `model::Built`).
 
 mod attachment;
-mod backend_refs;
+mod backend_references;
 mod backend_tls;
 mod cluster;
 mod conditions;

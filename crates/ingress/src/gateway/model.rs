@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     attachment::{Attached, RouteHead, attach},
-    backend_refs::{References, Referrer, Resolver},
+    backend_references::{References, Referrer, Resolver},
     backend_tls::{BackendTls, PolicyState},
     cluster::Cluster,
     conditions::{ACCEPTED, DesiredCondition, PROGRAMMED, RESOLVED_REFS, fails, holds},

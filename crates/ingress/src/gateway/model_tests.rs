@@ -31,6 +31,10 @@ impl Lookup for World {
     fn certificate(&mut self, secret: &str) -> Result<Arc<CertifiedKey>, CertificateProblem> {
         self.certificates.get(secret).cloned().unwrap_or(Err(CertificateProblem::Missing))
     }
+
+    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String> {
+        UpstreamTls::new(settings).map(Arc::new)
+    }
 }
 
 impl Cluster for World {
@@ -47,10 +51,6 @@ impl Cluster for World {
 
     fn namespace_labels(&self, name: &str) -> BTreeMap<String, String> {
         BTreeMap::from([("kubernetes.io/metadata.name".to_string(), name.to_string())])
-    }
-
-    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String> {
-        UpstreamTls::new(settings).map(Arc::new)
     }
 
     fn listen(&mut self, port: u16, _: bool) -> Result<u16, String> {

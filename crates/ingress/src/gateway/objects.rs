@@ -103,11 +103,7 @@ impl GatewayObjects {
     fn follow(&mut self, plural: &'static str, resource: Arc<Resource>) {
         if plural == "gatewayclasses" {
             let (client, version) = (self.informers.client().clone(), resource.version.clone());
-            self.env.spawn(async move {
-                if let Err(error) = gateway_class::create(&client, &version).await {
-                    tracing::warn!(%error, "failed to make the GatewayClass");
-                }
-            });
+            self.env.spawn(gateway_class::ensure(client, version, self.env.clone()));
         }
         let objects = self.informers.objects(resource.clone(), ListParams::default());
         self.notify_changes(&objects);

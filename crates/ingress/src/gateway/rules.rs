@@ -1,5 +1,5 @@
 //! Rules of HTTPRoutes and GRPCRoutes become routes of the table.
-//! Called by `model`; backends come from `backend_refs`, filters from `route_filters`.
+//! Called by `model`; backends come from `backend_references`, filters from `route_filters`.
 //! Pure (tidy: `pure_files`). What can't be understood makes its whole route unaccepted, so that nothing is half done.
 
 use std::{sync::Arc, time::Duration};
@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderName, Method, StatusCode};
 
 use super::{
-    backend_refs::{References, Referrer, Resolver},
+    backend_references::{References, Referrer, Resolver},
     conditions::{ACCEPTED, DesiredCondition, fails},
     route_filters,
     types::{

@@ -25,6 +25,7 @@ use http::{
     header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, LOCATION, REFERER, TRANSFER_ENCODING, UPGRADE, USER_AGENT},
 };
 use hyper::{body::Incoming, upgrade::OnUpgrade};
+use metrics::{Family, Metrics};
 use serve::{Handler, Peer, ReplayedStream};
 use tokio::{net::TcpStream, sync::Semaphore};
 
@@ -45,6 +46,15 @@ use crate::{
 
 const ATTEMPTS_MAX: usize = 3;
 
+static REQUESTS: Family =
+    Family::counter("minke_ingress_requests_total", &["code"], "Requests that were answered, by status.");
+static DURATION: Family = Family::histogram(
+    "minke_ingress_request_duration_seconds",
+    &[],
+    metrics::DEFAULT_BUCKETS,
+    "From the head of a request to the head of its answer.",
+);
+
 #[derive(Clone)]
 pub struct ProxyConfig {
     /// How long a client's body may be silent.
@@ -52,12 +62,13 @@ pub struct ProxyConfig {
     /// How long an answer may be, once it has begun.
     pub response_silence_max: Duration,
     pub access_log: Option<AccessLog>,
+    pub metrics: Metrics,
 }
 
 impl Default for ProxyConfig {
     fn default() -> Self {
         let (request_silence_max, response_silence_max) = (Duration::from_secs(60), Duration::from_secs(600));
-        Self { request_silence_max, response_silence_max, access_log: None }
+        Self { request_silence_max, response_silence_max, access_log: None, metrics: Metrics::default() }
     }
 }
 
@@ -75,6 +86,12 @@ impl Proxy {
     pub fn new(table: SharedTable, config: ProxyConfig, env: Env) -> Arc<Self> {
         let mirror_permits = Arc::new(Semaphore::new(mirror::MIRRORED_REQUESTS_MAX));
         Arc::new(Self { table, pool: Pool::new(env.clone()), config, mirror_permits, env })
+    }
+
+    fn count(&self, status: StatusCode, began: Duration) {
+        let took = self.env.monotonic().saturating_sub(began);
+        self.config.metrics.count(&REQUESTS, &[status.as_str()]);
+        self.config.metrics.observe(&DURATION, &[], took.as_secs_f64());
     }
 }
 
@@ -104,8 +121,10 @@ impl Handler for Entry {
     ) -> BoxFuture<'static, Response<ResponseBody>> {
         let (entry, client) = (self.clone(), peer.address);
         Box::pin(async move {
+            let began = entry.proxy.env.monotonic();
             let mut log = entry.log_entry(&request, client);
             let answer = entry.answer(request, client, &mut log).await.unwrap_or_else(|failure| failure.answer());
+            entry.proxy.count(answer.status(), began);
             if let Some(log) = &mut log {
                 log.status = answer.status().as_u16();
             }

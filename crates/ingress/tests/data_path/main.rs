@@ -315,12 +315,14 @@ async fn no_request_is_lost_while_routes_and_endpoints_change() {
 }
 
 #[tokio::test]
-async fn requests_are_logged_with_their_route() {
+async fn requests_are_logged_with_their_route_and_counted() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("access.log");
     let server = Scripted::start(OK).await;
     let log = ingress::AccessLog::open(&path).unwrap();
-    let front = Front::start(ProxyConfig { access_log: Some(log), ..ProxyConfig::default() }, Limits::INGRESS).await;
+    let config = ProxyConfig { access_log: Some(log), ..ProxyConfig::default() };
+    let metrics = config.metrics.clone();
+    let front = Front::start(config, Limits::INGRESS).await;
     front.set(&[("", "/", Some(backend(&[server.address])))], RouteSettings::default());
     front.raw(b"GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: \"\r\nConnection: close\r\n\r\n").await;
     let end = env::instant_now() + TEST_TIMEOUT;
@@ -335,4 +337,6 @@ async fn requests_are_logged_with_their_route() {
     assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
     let rest = format!("\"GET /a?b HTTP/1.1\" 200 2 \"-\" \"\\x22\" \"h\" n/test {} ", server.address);
     assert!(line.contains(&rest), "{line}");
+    let page = metrics.page();
+    assert!(page.contains("minke_ingress_requests_total{code=\"200\"} 1\n"), "{page}");
 }
