@@ -41,7 +41,12 @@ pub const ROTATE_SERVER_CERTIFICATE: &str = "RotateKubeletServerCertificate";
 const GATES: &[Gate] = &[
     switch(CONTAINER_CHECKPOINT, Beta, true),
     on("ContainerRestartRules", Beta),
+    // Read by the CPU, memory and topology managers.
+    switch("CPUManagerPolicyAlphaOptions", Alpha, false),
+    switch("CPUManagerPolicyBetaOptions", Beta, true),
+    on("CPUManagerPolicyOptions", Ga),
     off("CustomCPUCFSQuotaPeriod", Alpha),
+    switch("DisableCPUQuotaWithExclusiveCPUs", Beta, true),
     on("EnvFiles", Beta),
     switch(GRACEFUL_NODE_SHUTDOWN, Beta, true),
     switch(GRACEFUL_NODE_SHUTDOWN_BY_PRIORITY, Beta, true),
@@ -49,9 +54,13 @@ const GATES: &[Gate] = &[
     on("ImageVolume", Beta),
     switch(CRASH_LOOP_BACK_OFF_MAX, Beta, true),
     switch(ENSURE_SECRET_PULLED_IMAGES, Beta, true),
+    switch("InPlacePodVerticalScalingExclusiveCPUs", Alpha, false),
+    switch("InPlacePodVerticalScalingExclusiveMemory", Alpha, false),
     off("KubeletInUserNamespace", Alpha),
     on("KubeletSeparateDiskGC", Beta),
     on("KubeletServiceAccountTokenForCredentialProviders", Beta),
+    on("MemoryManager", Ga),
+    switch("MemoryQoS", Alpha, false),
     off("NodeDeclaredFeatures", Alpha),
     switch(NODE_LOG_QUERY, Beta, false),
     off("PodAndContainerStatsFromCRI", Alpha),
@@ -62,6 +71,9 @@ const GATES: &[Gate] = &[
     switch(ROTATE_SERVER_CERTIFICATE, Beta, true),
     off("RuntimeClassInImageCriApi", Alpha),
     on("SidecarContainers", Ga),
+    off("TopologyManagerPolicyAlphaOptions", Alpha),
+    on("TopologyManagerPolicyBetaOptions", Beta),
+    on("TopologyManagerPolicyOptions", Ga),
     on("UserNamespacesSupport", Beta),
 ];
 

@@ -12,6 +12,7 @@ use crate::{
     config::{CgroupDriver, Config, Reserved},
     images::image_manager::pull_records::{Verification, check_allowlisted},
     node::node_shutdown::{PriorityGracePeriod, ShutdownGracePeriods},
+    runtime::user_namespaces::UNIT_IDS,
 };
 
 pub enum Meaning {
@@ -291,7 +292,14 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("topologyManagerPolicyOptions", Only(&["{}"], NOT_BUILT)),
     ("topologyManagerScope", Only(&["container", "pod", ""], NOT_BUILT)),
     ("tracing", Only(&["{}"], "spans go to the log, and nowhere else")),
-    ("userNamespaces.idsPerPod", Only(&["65536"], "every pod gets 65536 ids")),
+    ("userNamespaces.idsPerPod", Sets(|c, v| {
+        c.user_namespace_ids = number(v)?;
+        match c.user_namespace_ids {
+            ids if ids < UNIT_IDS => Err(FieldError::OutOfRange("not less than 65536")),
+            ids if !ids.is_multiple_of(UNIT_IDS) => Err(FieldError::OutOfRange("a multiple of 65536")),
+            _ => Ok(()),
+        }
+    })),
     ("volumePluginDir", Only(&["", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"], "there are no FlexVolume plugins")),
     ("volumeStatsAggPeriod", Idle),
 ];
