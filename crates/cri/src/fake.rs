@@ -261,8 +261,13 @@ impl Runtime for FakeRuntime {
         Ok(answer)
     }
 
-    async fn update_runtime_config(&self, _pod_cidr: &str) -> Result<()> {
-        Ok(())
+    async fn update_runtime_config(&self, pod_cidr: &str) -> Result<()> {
+        self.state.lock().call("update_runtime_config", pod_cidr)
+    }
+
+    async fn checkpoint_container(&self, id: &str, location: &str, _timeout_seconds: i64) -> Result<()> {
+        self.state.lock().call("checkpoint_container", id)?;
+        std::fs::write(location, "checkpoint").map_err(|error| Error::Other(error.to_string()))
     }
 
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, runtime_handler: &str) -> Result<String> {

@@ -80,6 +80,10 @@ pub trait Runtime: Send + Sync + 'static {
     async fn version(&self) -> Result<v1::VersionResponse>;
     async fn status(&self, verbose: bool) -> Result<v1::StatusResponse>;
     async fn update_runtime_config(&self, pod_cidr: &str) -> Result<()>;
+    /// How the runtime itself is configured; older ones don't say.
+    async fn runtime_config(&self) -> Result<v1::RuntimeConfigResponse> {
+        Err(Error::Unimplemented("this runtime does not tell its configuration".into()))
+    }
 
     /// Returns the new sandbox's id.
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, runtime_handler: &str) -> Result<String>;
@@ -103,6 +107,10 @@ pub trait Runtime: Send + Sync + 'static {
     async fn container_status(&self, id: &str, verbose: bool) -> Result<v1::ContainerStatusResponse>;
     async fn update_container_resources(&self, id: &str, resources: v1::LinuxContainerResources) -> Result<()>;
     async fn reopen_container_log(&self, id: &str) -> Result<()>;
+    /// Writes what a container is just now to `location`; `timeout_seconds` 0 leaves it to the runtime.
+    async fn checkpoint_container(&self, _id: &str, _location: &str, _timeout_seconds: i64) -> Result<()> {
+        Err(Error::Unimplemented("this runtime makes no checkpoints".into()))
+    }
 
     /// `timeout_seconds` 0 means no limit.
     async fn exec_sync(&self, id: &str, command: Vec<String>, timeout_seconds: i64) -> Result<v1::ExecSyncResponse>;

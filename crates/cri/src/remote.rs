@@ -108,6 +108,21 @@ impl Runtime for RemoteRuntime {
         rpc!(self, runtime, update_runtime_config, v1::UpdateRuntimeConfigRequest { runtime_config }).map(drop)
     }
 
+    async fn runtime_config(&self) -> Result<v1::RuntimeConfigResponse> {
+        rpc!(self, runtime, runtime_config, v1::RuntimeConfigRequest {})
+    }
+
+    async fn checkpoint_container(&self, id: &str, location: &str, timeout_seconds: i64) -> Result<()> {
+        let request = v1::CheckpointContainerRequest {
+            container_id: id.into(),
+            location: location.into(),
+            timeout: timeout_seconds,
+        };
+        // As long as it takes, unless somebody says otherwise: memory is written to disk.
+        let limit = u64::try_from(timeout_seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        rpc!(self, runtime, checkpoint_container, request, limit).map(drop)
+    }
+
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, runtime_handler: &str) -> Result<String> {
         let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: runtime_handler.into() };
         // Sandbox creation includes the network plugins, so it gets more.

@@ -21,6 +21,7 @@ use crate::{
     pod::admission::hook::HookConfig,
     resources::resource_managers::settings::ManagerSettings,
     runtime::container_config::memory_protection::SwapBehavior,
+    runtime::user_namespaces::UNIT_IDS,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,6 +217,8 @@ pub struct Config {
     /// Whether pods' use of the disk is counted and limited.
     pub local_storage_isolation: bool,
     pub dead_containers: DeadContainerLimits,
+    /// Ids that a pod with users of its own gets.
+    pub user_namespace_ids: u32,
     /// Where pods' logs are, if not below `log_dir`.
     pub pod_logs: Option<PathBuf>,
     /// Which present images pods must show credentials for.
@@ -350,6 +353,7 @@ impl Default for Config {
             protect_kernel_defaults: None,
             local_storage_isolation: true,
             dead_containers: DeadContainerLimits::default(),
+            user_namespace_ids: UNIT_IDS,
             pod_logs: None,
             image_verification: Verification::default(),
             image_verification_allowlist: vec![],

@@ -100,7 +100,7 @@ impl ExecPlugin<'_> {
                 false => Ok(output),
             }
         };
-        let complaints = async { Ok(read(stderr, STDERR_BYTES_MAX).await) };
+        let complaints = async { Ok(read_all(stderr, STDERR_BYTES_MAX).await) };
         let feed = async {
             feed.await;
             Ok(())
@@ -112,38 +112,33 @@ impl ExecPlugin<'_> {
     }
 }
 
-/// The first bytes; what follows is taken from the program, so that it does not wait for a reader.
 async fn read(pipe: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let Some(pipe) = pipe else { return bytes };
-    let mut limited = pipe.take(bytes_max);
-    if limited.read_to_end(&mut bytes).await.is_ok() && bytes.len() as u64 == bytes_max && bytes_max == STDERR_BYTES_MAX
-    {
-        let _ = tokio::io::copy(&mut limited.into_inner(), &mut tokio::io::sink()).await;
+    if let Some(pipe) = pipe {
+        let _ = pipe.take(bytes_max).read_to_end(&mut bytes).await;
     }
+    bytes
+}
+
+/// The first bytes; what follows is taken from the program, so that it does not wait for a reader.
+async fn read_all(pipe: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> Vec<u8> {
+    let Some(mut pipe) = pipe else { return vec![] };
+    let bytes = read(Some(&mut pipe), bytes_max).await;
+    let _ = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await;
     bytes
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
-
-    /// A program in a file of its own.
-    pub fn program(directory: &Path, name: &str, text: &str) -> PathBuf {
-        let path = directory.join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-        path
-    }
+    use crate::test_programs;
 
     #[tokio::test]
     async fn programs_answer_or_are_ended() {
         let directory = tempfile::tempdir().unwrap();
         let env = Env::real();
         let check = async |text: &str, limit: u64, expected: Result<&str, &str>| {
-            let program = program(directory.path(), "plugin", text);
+            let program = test_programs::write(directory.path(), "plugin", text);
             let plugin = ExecPlugin {
                 program: &program,
                 arguments: &["a b".into()],

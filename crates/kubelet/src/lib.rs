@@ -22,6 +22,8 @@ pub mod sources;
 mod stats;
 #[cfg(test)]
 mod test_api;
+#[cfg(test)]
+mod test_programs;
 mod volumes;
 mod wiring;
 

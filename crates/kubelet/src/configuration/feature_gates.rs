@@ -39,10 +39,12 @@ pub const ROTATE_SERVER_CERTIFICATE: &str = "RotateKubeletServerCertificate";
 
 #[rustfmt::skip]
 const GATES: &[Gate] = &[
-    switch("CPUManagerPolicyAlphaOptions", Alpha, false),
-    switch("CPUManagerPolicyBetaOptions", Beta, true),
     switch(CONTAINER_CHECKPOINT, Beta, true),
     on("ContainerRestartRules", Beta),
+    // Read by the CPU, memory and topology managers.
+    switch("CPUManagerPolicyAlphaOptions", Alpha, false),
+    switch("CPUManagerPolicyBetaOptions", Beta, true),
+    on("CPUManagerPolicyOptions", Ga),
     off("CustomCPUCFSQuotaPeriod", Alpha),
     switch("DisableCPUQuotaWithExclusiveCPUs", Beta, true),
     on("EnvFiles", Beta),
@@ -50,13 +52,14 @@ const GATES: &[Gate] = &[
     switch(GRACEFUL_NODE_SHUTDOWN_BY_PRIORITY, Beta, true),
     on("ImageMaximumGCAge", Ga),
     on("ImageVolume", Beta),
-    switch("InPlacePodVerticalScalingExclusiveCPUs", Alpha, false),
-    switch("InPlacePodVerticalScalingExclusiveMemory", Alpha, false),
     switch(CRASH_LOOP_BACK_OFF_MAX, Beta, true),
     switch(ENSURE_SECRET_PULLED_IMAGES, Beta, true),
+    switch("InPlacePodVerticalScalingExclusiveCPUs", Alpha, false),
+    switch("InPlacePodVerticalScalingExclusiveMemory", Alpha, false),
     off("KubeletInUserNamespace", Alpha),
     on("KubeletSeparateDiskGC", Beta),
     on("KubeletServiceAccountTokenForCredentialProviders", Beta),
+    on("MemoryManager", Ga),
     switch("MemoryQoS", Alpha, false),
     off("NodeDeclaredFeatures", Alpha),
     switch(NODE_LOG_QUERY, Beta, false),
@@ -68,6 +71,9 @@ const GATES: &[Gate] = &[
     switch(ROTATE_SERVER_CERTIFICATE, Beta, true),
     off("RuntimeClassInImageCriApi", Alpha),
     on("SidecarContainers", Ga),
+    off("TopologyManagerPolicyAlphaOptions", Alpha),
+    on("TopologyManagerPolicyBetaOptions", Beta),
+    on("TopologyManagerPolicyOptions", Ga),
     on("UserNamespacesSupport", Beta),
 ];
 

@@ -15,6 +15,7 @@ use crate::{
     node::node_shutdown::{PriorityGracePeriod, ShutdownGracePeriods},
     resources::resource_managers::settings::{ManagerSettings, parse_reserved_memory},
     runtime::container_config::memory_protection::SwapBehavior,
+    runtime::user_namespaces::UNIT_IDS,
 };
 
 pub enum Meaning {
@@ -325,7 +326,14 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         Ok(())
     })),
     ("tracing", Only(&["{}"], "spans go to the log, and nowhere else")),
-    ("userNamespaces.idsPerPod", Only(&["65536"], "every pod gets 65536 ids")),
+    ("userNamespaces.idsPerPod", Sets(|c, v| {
+        c.user_namespace_ids = number(v)?;
+        match c.user_namespace_ids {
+            ids if ids < UNIT_IDS => Err(FieldError::OutOfRange("not less than 65536")),
+            ids if !ids.is_multiple_of(UNIT_IDS) => Err(FieldError::OutOfRange("a multiple of 65536")),
+            _ => Ok(()),
+        }
+    })),
     ("volumePluginDir", Only(&["", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"], "there are no FlexVolume plugins")),
     ("volumeStatsAggPeriod", Idle),
 ];

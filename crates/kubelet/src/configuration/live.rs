@@ -82,6 +82,7 @@ pub const LIVE: &[Row] = &[
     ("syncFrequency", |c| c.sync_interval.map_or(Value::Null, span)),
     ("tlsCipherSuites", |c| unless_empty(json!(c.tls_cipher_suites))),
     ("tlsMinVersion", |c| json!(if c.tls_13_only { "VersionTLS13" } else { "VersionTLS12" })),
+    ("userNamespaces.idsPerPod", |c| json!(c.user_namespace_ids)),
     ("imageServiceEndpoint", |c| c.image_endpoint.as_ref().map_or(Value::Null, |path| endpoint(path))),
     ("maxParallelImagePulls", |c| json!(c.max_parallel_pulls)),
     ("maxPods", |c| json!(c.max_pods)),

@@ -58,6 +58,14 @@ impl Runtime for MeteredRuntime {
         measured!(self, "update_runtime_config", update_runtime_config(pod_cidr))
     }
 
+    async fn runtime_config(&self) -> Result<v1::RuntimeConfigResponse> {
+        measured!(self, "runtime_config", runtime_config())
+    }
+
+    async fn checkpoint_container(&self, id: &str, location: &str, timeout_seconds: i64) -> Result<()> {
+        measured!(self, "checkpoint_container", checkpoint_container(id, location, timeout_seconds))
+    }
+
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, runtime_handler: &str) -> Result<String> {
         let began = self.env.monotonic();
         let result = measured!(self, "run_podsandbox", run_pod_sandbox(config, runtime_handler));

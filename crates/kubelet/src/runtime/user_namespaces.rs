@@ -13,12 +13,29 @@ use parking_lot::Mutex;
 
 use crate::{files::directories, pod::pod_spec};
 
-/// Ids of one pod, and the step between pods.
-const IDS_PER_POD: u32 = 65_536;
-/// The last range that still ends below 2^32.
-const RANGE_MAX: u32 = u32::MAX / IDS_PER_POD - 1;
-/// Keeps a pod's range in its directory.
+/// Ids are given out by this many.
+pub const UNIT_IDS: u32 = 65_536;
+/// The last unit that still ends below 2^32.
+const UNIT_MAX: u32 = u32::MAX / UNIT_IDS - 1;
+/// Keeps a pod's range in its directory: its first unit and, unless it is one, how many there are.
 const USERNS_FILE: &str = "userns";
+
+/// Units that a pod has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    first: u32,
+    units: u32,
+}
+
+impl Range {
+    fn end(self) -> u32 {
+        self.first.saturating_add(self.units)
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        self.first < other.end() && other.first < self.end()
+    }
+}
 
 /// Why a pod can't have users of its own.
 #[derive(Debug, thiserror::Error)]
@@ -42,8 +59,9 @@ fn handler_name(handler: &str) -> String {
 
 pub struct UserNamespaces {
     pods_dir: PathBuf,
-    /// Range by pod UID.
-    taken: Mutex<BTreeMap<String, u32>>,
+    units_per_pod: u32,
+    /// By pod UID.
+    taken: Mutex<BTreeMap<String, Range>>,
 }
 
 pub fn wanted(pod: &Pod) -> bool {
@@ -52,13 +70,13 @@ pub fn wanted(pod: &Pod) -> bool {
 
 impl UserNamespaces {
     /// Takes over what pods on disk have.
-    pub fn new(pods_dir: PathBuf) -> Self {
+    pub fn new(pods_dir: PathBuf, ids_per_pod: u32) -> Self {
         let entries = std::fs::read_dir(&pods_dir).into_iter().flatten().flatten();
         let taken = entries.filter_map(|entry| {
             let uid = entry.file_name().to_string_lossy().into_owned();
             Some((uid, read(&entry.path())?))
         });
-        Self { taken: Mutex::new(taken.collect()), pods_dir }
+        Self { taken: Mutex::new(taken.collect()), pods_dir, units_per_pod: (ids_per_pod / UNIT_IDS).max(1) }
     }
 
     /// The pod's range, found or made.
@@ -70,27 +88,31 @@ impl UserNamespaces {
         let range = match taken.get(uid) {
             Some(range) => *range,
             None => {
-                let free = (1..=RANGE_MAX).find(|range| !taken.values().any(|used| used == range));
+                let units = self.units_per_pod;
+                let ranges = (1..=UNIT_MAX).step_by(units as usize).map(|first| Range { first, units });
+                let mut fitting = ranges.filter(|range| range.end() <= UNIT_MAX + 1);
+                let free = fitting.find(|range| !taken.values().any(|used| used.overlaps(*range)));
                 let free = free.ok_or(UserNamespaceError::NoFreeRange)?;
                 let directory = self.pods_dir.join(uid);
                 directories::create(&directory)
-                    .and_then(|()| std::fs::write(directory.join(USERNS_FILE), free.to_string()))
+                    .and_then(|()| std::fs::write(directory.join(USERNS_FILE), format!("{} {units}", free.first)))
                     .map_err(UserNamespaceError::Save)?;
                 taken.insert(uid.to_string(), free);
                 free
             }
         };
-        Ok(vec![v1::IdMapping { host_id: range * IDS_PER_POD, container_id: 0, length: IDS_PER_POD }])
+        let (host_id, length) = (range.first * UNIT_IDS, range.units * UNIT_IDS);
+        Ok(vec![v1::IdMapping { host_id, container_id: 0, length }])
     }
 }
 
-fn read(directory: &Path) -> Option<u32> {
-    std::fs::read_to_string(directory.join(USERNS_FILE))
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
-        .filter(|range| (1..=RANGE_MAX).contains(range))
+fn read(directory: &Path) -> Option<Range> {
+    let text = std::fs::read_to_string(directory.join(USERNS_FILE)).ok()?;
+    let mut numbers = text.split_whitespace().map(|number| number.parse::<u32>().ok());
+    let first = numbers.next()??;
+    let units = numbers.next().unwrap_or(Some(1))?;
+    let range = Range { first, units };
+    (first >= 1 && units >= 1 && range.end() <= UNIT_MAX + 1).then_some(range)
 }
 
 /// The pod's namespaces with its own users.
@@ -112,15 +134,25 @@ mod tests {
                 .unwrap()
         };
         let first = |namespaces: &UserNamespaces, uid: &str| namespaces.allocate(&pod(uid)).unwrap()[0].host_id;
-        let namespaces = UserNamespaces::new(directory.path().into());
+        let namespaces = UserNamespaces::new(directory.path().into(), UNIT_IDS);
         assert_eq!(
             (first(&namespaces, "a"), first(&namespaces, "b"), first(&namespaces, "a")),
             (65_536, 131_072, 65_536)
         );
-        let restarted = UserNamespaces::new(directory.path().into());
+        let restarted = UserNamespaces::new(directory.path().into(), UNIT_IDS);
         assert_eq!(first(&restarted, "b"), 131_072);
         std::fs::remove_dir_all(directory.path().join("a")).unwrap();
         assert_eq!(first(&restarted, "c"), 65_536, "given back");
         assert!(wanted(&pod("a")));
+        let larger = UserNamespaces::new(directory.path().into(), 2 * UNIT_IDS);
+        let found = &larger.allocate(&pod("d")).unwrap()[0];
+        assert_eq!((found.host_id, found.length), (3 * UNIT_IDS, 2 * UNIT_IDS), "beside those of before");
+        assert_eq!(first(&larger, "b"), 131_072);
+        std::fs::write(directory.path().join("b/userns"), "2").unwrap();
+        assert_eq!(
+            first(&UserNamespaces::new(directory.path().into(), UNIT_IDS), "b"),
+            131_072,
+            "as older ones wrote it"
+        );
     }
 }

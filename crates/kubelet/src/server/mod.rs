@@ -3,10 +3,12 @@
 //! Every request is authenticated and authorized.
 
 mod auth;
+mod checkpoint;
 #[doc(hidden)]
 pub mod fuzzing;
 mod logs;
 mod manifest_server;
+mod node_log_query;
 mod pages;
 mod port_channels;
 mod ranges;
@@ -37,12 +39,16 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::Config, configuration::cipher_suite_name, endpoint_drain::EndpointDrain,
-    runtime::container_exits::ContainerExit, sources::submission::Submissions,
+    config::Config,
+    configuration::{cipher_suite_name, feature_gates::CONTAINER_CHECKPOINT},
+    endpoint_drain::EndpointDrain,
+    runtime::container_exits::ContainerExit,
+    sources::submission::Submissions,
 };
 use auth::Auth;
 use logs::LogOptions;
 use manifest_server::ManifestServer;
+use node_log_query::NodeLogQuery;
 use streaming::Protocol;
 use websocket::Streams;
 
@@ -205,7 +211,14 @@ impl Shared {
             }
             ["configz"] if self.config.debugging_handlers => Ok(pages::configz(&self.config)),
             ["runningpods"] => pages::running_pods(&*self.view).await,
+            ["logs", ..] if self.config.system_log_query => self.machine_logs(&request, path, &query).await,
             ["logs", ..] => pages::machine_logs(&self.config, path, request.headers()).await,
+            ["checkpoint", namespace, name, container]
+                if request.method() == Method::POST && self.config.feature_gates.enabled(CONTAINER_CHECKPOINT) =>
+            {
+                let pod = self.pod(namespace, name, None)?;
+                checkpoint::checkpoint(self, &pod, container, &query).await
+            }
             ["containerLogs", namespace, name, container] => {
                 let pod = self.pod(namespace, name, None)?;
                 self.logs(request, &pod, container, &query).await
@@ -233,6 +246,18 @@ impl Shared {
             }
             ["withdrawn", pod_uid] => self.withdrawn(pod_uid, &query).await,
             _ => Err(ApiError::new(api::Reason::NotFound, "404 page not found")),
+        }
+    }
+
+    async fn machine_logs<B>(
+        &self,
+        request: &Request<B>,
+        path: &str,
+        query: &[(String, String)],
+    ) -> Result<Response<Body>, ApiError> {
+        match NodeLogQuery::parse(query).map_err(ApiError::bad_request)? {
+            Some(query) => node_log_query::answer(&self.config, &self.env, &query, path, request.headers()).await,
+            None => pages::machine_logs(&self.config, path, request.headers()).await,
         }
     }
 

@@ -311,7 +311,7 @@ impl Foundation {
             config: self.config.clone(),
             images: images.clone(),
             cgroups: cgroups.clone(),
-            user_namespaces: UserNamespaces::new(self.config.pods_dir()),
+            user_namespaces: UserNamespaces::new(self.config.pods_dir(), self.config.user_namespace_ids),
             features,
             node: NodeFacts {
                 cpu_milli: allocatable.cpu_milli,

@@ -11,14 +11,14 @@ mod own_process;
 use std::sync::Arc;
 
 use client::{Client, EventRecorder, InformerFactory};
-use cri::Runtime;
+use cri::{Runtime, v1};
 use env::Env;
 use metrics::Metrics;
 use resource_managers::machine_topology::SysfsFiles;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Config, Error,
+    CgroupDriver, Config, Error,
     files::directories,
     node::{
         node_metrics::FEATURE_ENABLED,
@@ -39,6 +39,22 @@ struct Foundation {
     sysfs: SysfsFiles,
     recorder: EventRecorder,
     metrics: Metrics,
+}
+
+/// The runtime and we must put containers into groups in the same way: what it says holds.
+async fn follow_runtime(config: &mut Config, runtime: &dyn Runtime) {
+    let driver = match runtime.runtime_config().await {
+        Ok(answer) => match answer.linux.map(|linux| linux.cgroup_driver()) {
+            Some(v1::CgroupDriver::Systemd) => CgroupDriver::Systemd,
+            Some(v1::CgroupDriver::Cgroupfs) => CgroupDriver::Cgroupfs,
+            None => return,
+        },
+        Err(error) => return tracing::debug!(%error, "the runtime does not tell its configuration"),
+    };
+    if driver != config.cgroup_driver {
+        tracing::info!(?driver, "the cgroup driver is the runtime's");
+        config.cgroup_driver = driver;
+    }
 }
 
 pub async fn run(
@@ -67,6 +83,7 @@ pub async fn run(
         .version()
         .await
         .map_err(|source| Error::Runtime { endpoint: config.runtime_endpoint.display().to_string(), source })?;
+    follow_runtime(&mut config, &*runtime).await;
     let listener = listeners::bind(&config).await?;
     let foundation = Foundation {
         machine: Machine::probe(&config.root_dir),

@@ -46,6 +46,24 @@ async fn a_critical_pod_takes_the_place_of_a_lesser_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_capacity_that_somebody_adds_becomes_allocatable() {
+    let Some(node) = Node::start("capacity") else { return };
+    let path = "/api/v1/nodes/node";
+    let shown = || node.api.get(path).unwrap_or_default()["status"].clone();
+    node.until("the node is ready", || shown()["conditions"].as_array().is_some()).await;
+    let mut object = node.api.get(path).unwrap();
+    object["status"]["capacity"]["example.com/dongle"] = "4".into();
+    node.api.put(path, object);
+    node.until("it is allocatable", || shown()["allocatable"]["example.com/dongle"] == "4").await;
+    let asks = |count: &str| pod(json!({"resources": {"requests": {"example.com/dongle": count}}}));
+    node.api.create_pod("fits", asks("4"));
+    node.wait("fits", "ready", is_ready).await;
+    node.api.create_pod("late", asks("1"));
+    node.wait("late", "rejected", |pod| pod["status"]["reason"] == "OutOfexample.com/dongle").await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_wait_for_a_hook_that_gives_no_answer() {
     let hook = kubelet::HookConfig::parse("/nowhere/hook", "10s", "Wait").unwrap();
     let started = Node::start_with("hook", |_, config| config.pod_admission_hook = Some(hook));

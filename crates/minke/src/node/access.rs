@@ -72,10 +72,15 @@ impl Access {
         let client_ca: String = connection.ca.iter().map(|der| ca_pin::pem(der)).collect();
         let (identity, server) = (connection.identity.clone(), connection.server.clone());
         let client = Client::new(HttpsTransport::new(connection)?);
-        let bootstraps = flags.node.configuration()?.get("serverTLSBootstrap").is_some_and(|value| value == true);
-        if bootstraps {
-            let member =
-                Member::of_kubeconfig(client.clone(), identity.clone(), &client_ca, &server, name, instance, env)?;
+        let configuration = flags.node.configuration()?;
+        let wants = |field: &str| configuration.get(field).is_some_and(|value| value == true);
+        let member =
+            || Member::of_kubeconfig(client.clone(), identity.clone(), &client_ca, &server, name, instance, env);
+        if wants("rotateCertificates") {
+            member()?.rotate_client_certificate();
+        }
+        if wants("serverTLSBootstrap") {
+            let member = member()?;
             let serving = Arc::new(Serving::default());
             let (kubelet_ca, joined) = (member.kubelet_ca.clone(), Some((member, serving.clone())));
             return Ok(Self { client, client_ca, kubelet_ca, serving: Some(serving), joined, identity });

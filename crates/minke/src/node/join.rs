@@ -92,14 +92,7 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
         Ok(Client::new(HttpsTransport::new(config)?))
     };
     let user = format!("system:node:{name}");
-    let wanted = Wanted {
-        file: "kubelet-client",
-        signer: "kubernetes.io/kube-apiserver-client-kubelet",
-        purpose: "client auth",
-        user: user.clone(),
-        dns_names: vec![],
-        addresses: vec![],
-    };
+    let wanted = client_certificate(user.clone());
     let first = match load(&pki, &ca_pem, &wanted, env) {
         Some(kept) => kept,
         None => {
@@ -132,7 +125,7 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
 }
 
 impl Member {
-    /// One whose credentials are a kubeconfig's, for the sake of its serving certificate.
+    /// One whose credentials are a kubeconfig's, for the sake of its certificates.
     pub fn of_kubeconfig(
         client: Client,
         identity: Identity,
@@ -156,6 +149,22 @@ impl Member {
             pki,
             env: env.clone(),
         }))
+    }
+
+    /// Renews a kubeconfig's client certificate in time; the new one is kept beside the node's others and used from then
+    /// on. A kubeconfig without one has nothing to renew.
+    pub fn rotate_client_certificate(self: &Arc<Self>) {
+        let Some(current) = self.identity.certificate.clone() else { return };
+        let wanted = client_certificate(self.user.clone());
+        let mut wait = match current.read().cert.first() {
+            Some(der) => until_renewal(&self.env, der),
+            None => Duration::ZERO,
+        };
+        if let Some(kept) = load(&self.pki, &self.ca_pem, &wanted, &self.env) {
+            *current.write() = Arc::new(kept);
+            wait = self.until_renewal(&wanted);
+        }
+        self.clone().keep_renewed(wanted, wait, move |certificate| *current.write() = Arc::new(certificate));
     }
 
     /// The serving certificate for all names that the node has registered (others are not approved), asked for now and
@@ -223,6 +232,18 @@ impl Member {
             Some(der) => until_renewal(&self.env, &der),
             None => Duration::ZERO,
         }
+    }
+}
+
+/// What proves to the API server that one is this node.
+fn client_certificate(user: String) -> Wanted {
+    Wanted {
+        file: "kubelet-client",
+        signer: "kubernetes.io/kube-apiserver-client-kubelet",
+        purpose: "client auth",
+        user,
+        dns_names: vec![],
+        addresses: vec![],
     }
 }
 

@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_programs_gave_is_its_service_accounts_or_the_nodes() {
-        let records = PullRecords::load(Path::new("/nowhere"), Verification::Always);
+        let records = PullRecords { policy: Verification::Always, ..PullRecords::default() };
         let of = |source| Credential { auth: cri::v1::AuthConfig::default(), source, hash: "h".into() };
         let account = |uid: &str| {
             of(CredentialSource::ServiceAccount { namespace: "n".into(), name: "a".into(), uid: uid.into() })

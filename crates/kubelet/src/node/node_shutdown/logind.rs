@@ -175,11 +175,10 @@ fn is_active(line: &str) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
+    use crate::test_programs;
 
-    const BUSCTL: &str = r#"#!/bin/sh
+    const BUSCTL: &str = r#"
 here=$(dirname "$0")
 case "$*" in
 *get-property*) echo "t $(cat "$here/delay")" ;;
@@ -192,12 +191,6 @@ case "$*" in
 esac
 "#;
 
-    fn program(directory: &Path, name: &str, text: &str) {
-        let path = directory.join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-    }
-
     #[tokio::test]
     async fn shutdowns_are_delayed_and_heard_of() {
         let directory = tempfile::tempdir().unwrap();
@@ -205,10 +198,10 @@ esac
         let env = Env::real();
         let logind = Logind { env: env.clone(), programs: here.into(), drop_ins: here.into() };
         assert!(logind.inhibit().await.is_err(), "there is no logind");
-        program(here, "busctl", BUSCTL);
+        test_programs::write(here, "busctl", BUSCTL);
         let held = here.join("lock");
-        let inhibit = format!("#!/bin/sh\nshift 4\ntouch {0}\n\"$@\"\nrm {0}\n", held.display());
-        program(here, "systemd-inhibit", &inhibit);
+        let inhibit = format!("shift 4\ntouch {0}\n\"$@\"\nrm {0}", held.display());
+        test_programs::write(here, "systemd-inhibit", &inhibit);
         std::fs::write(here.join("delay"), "5000000\n").unwrap();
         logind.allow_delay(Duration::from_secs(4)).await.unwrap();
         assert!(!here.join("99-kubelet.conf").exists());
@@ -218,7 +211,7 @@ esac
         let lock = logind.inhibit().await.unwrap();
         assert!(held.exists());
         drop(lock);
-        program(here, "systemd-inhibit", "#!/bin/sh\necho 'Access denied' >&2\nexit 1\n");
+        test_programs::write(here, "systemd-inhibit", "echo 'Access denied' >&2\nexit 1");
         let refused = logind.inhibit().await.map(drop).unwrap_err().to_string();
         assert!(refused.contains("Access denied"), "{refused}");
         let mut signals = logind.signals().unwrap();

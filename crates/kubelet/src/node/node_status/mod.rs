@@ -8,6 +8,7 @@ mod devices;
 mod events;
 mod extended_resources;
 mod machine;
+mod pod_cidrs;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -346,17 +347,21 @@ impl NodeStatusManager {
     /// Somebody else's words about our condition are set right at once.
     pub async fn run_watch(self: Arc<Self>, nodes: Informer<Node>) {
         let mut changes = nodes.subscribe();
+        let mut pod_cidrs = String::new();
         while let Some(change) = changes.next().await {
             let Some(newest) = change.new else { continue };
-            let mut held = self.node.lock();
-            // What an answer brought may be newer than what the watch brings.
-            if !is_newer(&newest, &held) {
-                continue;
-            }
-            let status = |node: &Node| node.status.clone().unwrap_or_default();
-            let foreign = differs(&status(&held), &status(&newest));
-            *held = (*newest).clone();
-            drop(held);
+            let foreign = {
+                let mut held = self.node.lock();
+                // What an answer brought may be newer than what the watch brings.
+                if !is_newer(&newest, &held) {
+                    continue;
+                }
+                let status = |node: &Node| node.status.clone().unwrap_or_default();
+                let foreign = differs(&status(&held), &status(&newest));
+                *held = (*newest).clone();
+                foreign
+            };
+            self.tell_pod_cidrs(&newest, &mut pod_cidrs).await;
             if foreign {
                 self.wake.notify_one();
             }

@@ -188,7 +188,7 @@ async fn post(socket: &Path, request: Vec<u8>) -> Result<Vec<u8>, String> {
     let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    let exchange = async {
+    let exchange = async move {
         let request = http::Request::post("/")
             .header("host", "localhost")
             .header("content-type", "application/json")
@@ -202,21 +202,18 @@ async fn post(socket: &Path, request: Vec<u8>) -> Result<Vec<u8>, String> {
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX as usize).collect().await;
         Ok(body.map_err(|error| error.to_string())?.to_bytes().to_vec())
     };
-    tokio::select! {
-        biased;
-        answer = exchange => answer,
-        ended = async { connection.await.err().map_or("it closed the connection".into(), |error| error.to_string()) } => Err(ended),
-    }
+    // It ends with its sender, which ends with the exchange.
+    let (answer, _) = futures::join!(exchange, connection);
+    answer
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use serde_json::json;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::test_programs;
 
     #[test]
     fn the_configuration_is_checked() {
@@ -239,11 +236,8 @@ mod tests {
     async fn pods_are_let_in_by_the_hooks_answer() {
         let directory = tempfile::tempdir().unwrap();
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web"}})).unwrap();
-        let program = directory.path().join("hook");
         let check = async |text: &str, policy: FailurePolicy, expected: Option<(bool, &str, &str)>| {
-            std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
-            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-            let target = HookTarget::Program(program.clone());
+            let target = HookTarget::Program(test_programs::write(directory.path(), "hook", text));
             let timeout = Duration::from_secs(if text.contains("sleep") { 1 } else { 60 });
             let config = HookConfig { target, timeout, failure_policy: policy };
             let found = PodAdmissionHook::new(config, Env::real()).admit(&pod).await;

@@ -64,6 +64,9 @@ fn status(input: &Input, kind: Kind, container: &Container, before: Option<&ApiS
         result.resources = in_effect.or_else(|| Some(container.resources.clone().unwrap_or_default()));
         result.allocated_resources = container.resources.as_ref().and_then(|r| r.requests.clone());
     }
+    if result.container_id.is_some() {
+        result.stop_signal = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.clone());
+    }
     if result.last_state.is_none() {
         // The API shows an empty state rather than none.
         result.last_state = Some(ContainerState::default());

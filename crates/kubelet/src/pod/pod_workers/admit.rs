@@ -89,10 +89,8 @@ impl Worker {
         if let Some(message) = self.shared.pressures.refuse(pod) {
             return Err(rejected("Evicted", message));
         }
-        // Those that are here, and of those that are not the older ones.
-        let first = |other: &Arc<Pod>| {
-            before(other, pod) || (pod_spec::is_static(pod) && self.shared.allocations.knows(pod_spec::uid(other)))
-        };
+        // Those that were admitted, and of those that were not yet the older ones.
+        let first = |other: &Arc<Pod>| before(other, pod) || self.shared.allocations.knows(pod_spec::uid(other));
         let others = self.shared.pods.list().into_iter();
         let others = others.filter(|other| pod_spec::uid(other) != self.uid && first(other));
         let others: Vec<Arc<Pod>> = others.map(|other| self.shared.allocations.taken(&other)).collect();

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use cri::v1;
 use futures::future::{BoxFuture, Shared, join_all};
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use tokio_util::sync::CancellationToken;
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     RuntimeManager, container_reference,
     hooks::{self, HookTarget},
+    stop_signal,
 };
 use crate::{
     logs::container_logs,
@@ -19,6 +21,8 @@ use crate::{
     runtime::runtime_status::{ContainerStatus, PodRuntimeStatus},
 };
 
+/// How often it is looked whether a container has ended after its own stop signal.
+const STOP_LOOK_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 /// Least time between a hook that overran and the kill.
 const GRACE_AFTER_HOOK_SECONDS_MIN: i64 = 2;
 
@@ -77,6 +81,12 @@ impl RuntimeManager {
         if order.grace_period_seconds > 0 {
             left = left.max(GRACE_AFTER_HOOK_SECONDS_MIN);
         }
+        let signal = container.and_then(|(_, c)| c.lifecycle.as_ref()?.stop_signal.as_deref());
+        if let Some(signal) = signal.filter(|_| left > 0)
+            && self.send_stop_signal(id, signal, left).await
+        {
+            left = 0;
+        }
         match self.runtime.stop_container(id, left).await {
             Err(error) if !error.is_not_found() => {
                 tracing::warn!(container = name, %error, "failed to stop a container");
@@ -84,6 +94,29 @@ impl RuntimeManager {
             }
             _ => true,
         }
+    }
+
+    /// Sends the signal that the container asks for and waits for its end, for no longer than `left` seconds. False when
+    /// it could not be sent: CRI has no word for it, so it goes to the process that the runtime names.
+    async fn send_stop_signal(&self, id: &str, signal: &str, left: i64) -> bool {
+        let began = self.env.monotonic();
+        let limit = Duration::from_secs(left.max(0) as u64);
+        let Ok(answer) = self.runtime.container_status(id, true).await else { return false };
+        let Some(process) = stop_signal::process(&answer, id) else { return false };
+        if let Err(error) = stop_signal::send(process, signal) {
+            tracing::warn!(container = id, signal, %error, "failed to send a container's own stop signal");
+            return false;
+        }
+        let mut backoff = STOP_LOOK_BACKOFF;
+        while self.env.monotonic() - began < limit {
+            let state = self.runtime.container_status(id, false).await.map(|answer| answer.status.unwrap_or_default());
+            match state {
+                Ok(status) if status.state() == v1::ContainerState::ContainerRunning => {}
+                _ => break,
+            }
+            self.env.sleep(backoff.next_delay().min(limit)).await;
+        }
+        true
     }
 
     /// Runs the hook, for no longer than the grace period.

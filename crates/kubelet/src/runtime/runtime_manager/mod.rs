@@ -13,6 +13,7 @@ mod runtime_limiter;
 mod sandbox;
 mod snapshot;
 mod start_container;
+mod stop_signal;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 

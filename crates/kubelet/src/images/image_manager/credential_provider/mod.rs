@@ -378,21 +378,18 @@ fn hash(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
-    use crate::test_api::UnreachableApi;
+    use crate::{test_api::UnreachableApi, test_programs};
 
     const CONFIG: &str = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n\
         - name: helper\n  matchImages: [\"*.example.com\"]\n  defaultCacheDuration: 1h\n  \
         apiVersion: credentialprovider.kubelet.k8s.io/v1\n";
 
     fn providers(directory: &Path, config: &str, program: &str) -> CredentialProviders {
-        let (file, path) = (directory.join("config.yaml"), directory.join("helper"));
+        let file = directory.join("config.yaml");
         std::fs::write(&file, config).unwrap();
-        std::fs::write(&path, format!("#!/bin/sh\necho asked >> {}\n{program}\n", directory.join("log").display()))
-            .unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        let log = directory.join("log");
+        test_programs::write(directory, "helper", &format!("echo asked >> {}\n{program}", log.display()));
         let settings = CredentialProviderSettings::load(&file, directory).unwrap();
         CredentialProviders::new(settings, Client::new(UnreachableApi), Env::real(), Metrics::default())
     }
