@@ -18,7 +18,10 @@ use async_trait::async_trait;
 use client::{Informer, ListParams, ObjectInformer};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, Service},
+    api::{
+        core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, Service},
+        resource::v1::ResourceClaim,
+    },
     apimachinery::pkg::api::resource::Quantity as Text,
 };
 use parking_lot::Mutex;
@@ -52,6 +55,8 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     indexes::by_namespace(&pods);
     indexes::by_namespace(&services);
     indexes::by_namespace(&claims);
+    let resource_claims = setup.informer::<ResourceClaim>();
+    indexes::by_namespace(&resource_claims);
     // Admission charges a quota before the object is stored, so neither its writes nor new objects wake us:
     // a count at that moment would miss the object and take the charge back. Only what frees something does.
     let charges = Charges::default();
@@ -73,6 +78,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     on_less(setup, &pods, &quotas, move |pod| quota::pod(pod, env.now()), quota::covers_pod);
     on_less(setup, &services, &quotas, quota::service, |quota, _| !quota::scoped(quota));
     on_less(setup, &claims, &quotas, quota::claim, quota::covers_claim);
+    on_less(setup, &resource_claims, &quotas, quota::resource_claim, |quota, _| !quota::scoped(quota));
     on_overdue(setup, &pods, &quotas);
     let mut counted = BTreeMap::new();
     for resource in setup.context.resources.all() {
@@ -89,7 +95,16 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         });
         counted.insert(count_name(&resource), informer);
     }
-    Arc::new(Quotas { context: setup.context.clone(), quotas, pods, services, claims, counted, charges })
+    Arc::new(Quotas {
+        context: setup.context.clone(),
+        quotas,
+        pods,
+        services,
+        claims,
+        resource_claims,
+        counted,
+        charges,
+    })
 }
 
 /// Wakes the quotas of a namespace when one of its objects goes, uses less than before, or leaves a scope of theirs.
@@ -150,6 +165,7 @@ struct Quotas {
     pods: Informer<Pod>,
     services: Informer<Service>,
     claims: Informer<PersistentVolumeClaim>,
+    resource_claims: Informer<ResourceClaim>,
     counted: BTreeMap<String, ObjectInformer>,
     charges: Charges,
 }
@@ -232,6 +248,8 @@ impl Quotas {
         }
         let services = self.services.by_index(indexes::NAMESPACE, namespace);
         services.iter().for_each(|service| total.add(&quota::service(service)));
+        let resource_claims = self.resource_claims.by_index(indexes::NAMESPACE, namespace);
+        resource_claims.iter().for_each(|claim| total.add(&quota::resource_claim(claim)));
         for name in names.filter(|name| !total.contains_key(*name)).cloned().collect::<Vec<_>>() {
             // `configmaps` is the old way to say `count/configmaps`.
             let old = matches!(name.as_str(), "configmaps" | "secrets" | "replicationcontrollers" | "resourcequotas");
