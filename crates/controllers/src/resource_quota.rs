@@ -19,7 +19,7 @@ use client::{Informer, ListParams, ObjectInformer};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
-        core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
+        core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, Service},
         resource::v1::ResourceClaim,
     },
     apimachinery::pkg::api::resource::Quantity as Text,
@@ -74,13 +74,11 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             queue.add(change.key.clone());
         }
     });
-    on_less(setup, &pods, &quotas, {
-        let env = setup.context.env.clone();
-        move |pod| quota::pod(pod, env.now())
-    });
-    on_less(setup, &services, &quotas, quota::service);
-    on_less(setup, &claims, &quotas, quota::claim);
-    on_less(setup, &resource_claims, &quotas, quota::resource_claim);
+    let env = setup.context.env.clone();
+    on_less(setup, &pods, &quotas, move |pod| quota::pod(pod, env.now()), quota::covers_pod);
+    on_less(setup, &services, &quotas, quota::service, |quota, _| !quota::scoped(quota));
+    on_less(setup, &claims, &quotas, quota::claim, quota::covers_claim);
+    on_less(setup, &resource_claims, &quotas, quota::resource_claim, |quota, _| !quota::scoped(quota));
     on_overdue(setup, &pods, &quotas);
     let mut counted = BTreeMap::new();
     for resource in setup.context.resources.all() {
@@ -109,12 +107,13 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     })
 }
 
-/// Wakes the quotas of a namespace when one of its objects goes or uses less than before.
+/// Wakes the quotas of a namespace when one of its objects goes, uses less than before, or leaves a scope of theirs.
 fn on_less<K: Object + DeserializeOwned + Send + Sync + 'static>(
     setup: &Setup,
     informer: &Informer<K>,
     quotas: &Informer<ResourceQuota>,
     usage: impl Fn(&K) -> Usage + Send + 'static,
+    covers: impl Fn(&ResourceQuotaSpec, &K) -> bool + Send + 'static,
 ) {
     let quotas = quotas.clone();
     setup.on(informer, move |change, queue| {
@@ -122,9 +121,13 @@ fn on_less<K: Object + DeserializeOwned + Send + Sync + 'static>(
         if quotas.objects().by_index(indexes::NAMESPACE, old.namespace()).is_empty() {
             return;
         }
+        let leaves = |quota: &ResourceQuota, new: &K| {
+            quota.spec.as_ref().is_some_and(|spec| covers(spec, old) && !covers(spec, new))
+        };
         let less = change.new.as_ref().is_none_or(|new| {
             let now = usage(new);
             usage(old).iter().any(|(name, amount)| now.get(name).is_none_or(|now| now < amount))
+                || quotas.by_index(indexes::NAMESPACE, old.namespace()).iter().any(|quota| leaves(quota, new))
         });
         if less {
             wake(&quotas, old.namespace(), queue);

@@ -263,6 +263,21 @@ async fn scopes_tell_pods_apart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_gets_a_deadline_changes_its_scope() {
+    let cluster = Cluster::start(config()).await;
+    for scope in ["Terminating", "NotTerminating"] {
+        quota(&cluster, &scope.to_lowercase(), json!({ "hard": { "pods": "1" }, "scopes": [scope] })).await;
+    }
+    cluster.create::<Pod>(pod("p", json!({}))).await;
+    check(&status(&cluster, "notterminating").await, &[("pods", "1")], "without a deadline");
+    cluster.patch::<Pod>("p", json!({ "spec": { "activeDeadlineSeconds": 3600 } })).await;
+    // Sooner than everything is counted anew.
+    cluster.env.sleep(Duration::from_secs(60)).await;
+    check(&status(&cluster, "notterminating").await, &[("pods", "0")], "with a deadline");
+    check(&status(&cluster, "terminating").await, &[("pods", "1")], "with a deadline");
+}
+
+#[tokio::test(start_paused = true)]
 async fn quotas_are_changed_listed_and_go() {
     let cluster = Cluster::start(config()).await;
     let labeled = |name: &str| {

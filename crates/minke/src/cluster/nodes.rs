@@ -477,11 +477,15 @@ fn feed(program: &str, package: &str, arguments: &[&str], input: &str) -> Result
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Moves this process into a namespace. Only before there are other threads.
-pub fn enter(netns: &Path) -> Result<()> {
+/// Moves this process into a namespace, and gives it a host name of its own, which pods on the host's network see.
+/// Only before there are other threads.
+pub fn enter(netns: &Path, host_name: Option<&str>) -> Result<()> {
     let file = fs::File::open(netns).with_context(|| format!("there is no network namespace {}", netns.display()))?;
     nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET)
-        .with_context(|| format!("failed to enter the network namespace {}", netns.display()))
+        .with_context(|| format!("failed to enter the network namespace {}", netns.display()))?;
+    let Some(host_name) = host_name else { return Ok(()) };
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUTS).context("failed to get a host name of its own")?;
+    nix::unistd::sethostname(host_name).with_context(|| format!("failed to take the host name {host_name}"))
 }
 
 /// The names of the nodes after the first.
@@ -492,6 +496,18 @@ pub fn names(first: &str, nodes: u8) -> impl Iterator<Item = (u32, String)> + '_
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_has_a_host_name_of_its_own() {
+        let before = nix::unistd::gethostname().unwrap();
+        // Namespaces are a thread's own.
+        let inside = std::thread::spawn(|| {
+            enter(Path::new("/proc/thread-self/ns/net"), Some("node-2")).expect("run this test as root");
+            nix::unistd::gethostname().unwrap()
+        });
+        assert_eq!(inside.join().unwrap(), "node-2");
+        assert_eq!(nix::unistd::gethostname().unwrap(), before);
+    }
 
     #[test]
     fn ranges_follow_from_the_instance() {

@@ -52,7 +52,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Scheduler(flags) => runtime()?.block_on(run_scheduler(flags)),
         Command::Agent(flags) => {
             if let Some(netns) = &flags.netns {
-                nodes::enter(netns)?;
+                nodes::enter(netns, flags.node.node_name.as_deref())?;
             }
             runtime()?.block_on(run_agent(flags, Parts::All))
         }

@@ -136,7 +136,7 @@ async fn delete(session: &Session, matches: &Matches) -> Result<()> {
 }
 
 fn confirmed(session: &Session, infos: &[Info]) -> Result<bool> {
-    session.output.line("You are about to delete the following resource(s):");
+    session.output.line(&format!("You are about to delete the following {} resource(s):", infos.len()));
     for info in infos {
         session.output.line(&info.shown());
     }

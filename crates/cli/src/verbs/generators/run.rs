@@ -195,8 +195,9 @@ async fn attached(session: &Session, matches: &Matches, info: &Info) -> Result<(
         let call = session.rest().await?.get(format!("{}/log", info.path())).query("container", container.as_str());
         session.output.bytes(&call.bytes().await?);
     }
-    if matches.str("restart") == "Always" && !matches.changed("restart") {
-        if !matches.bool("rm") && !quiet {
+    let restart = matches.str("restart");
+    if restart == "Always" || matches.bool("leave-stdin-open") {
+        if restart == "Always" && !matches.bool("rm") && !quiet {
             session.output.line(&format!(
                 "Session ended, resume using 'kubectl attach {} -c {container} -i -t' command when the pod is running",
                 info.name
@@ -204,8 +205,10 @@ async fn attached(session: &Session, matches: &Matches, info: &Info) -> Result<(
         }
         return Ok(());
     }
-    let ended = until(session, info, Duration::from_secs(60), |pod| {
-        ["Succeeded", "Failed"].contains(&pod["status"]["phase"].as_str().unwrap_or_default())
+    // What failed is started again under OnFailure.
+    let ends: &[&str] = if restart == "OnFailure" { &["Succeeded"] } else { &["Succeeded", "Failed"] };
+    let ended = until(session, info, matches.duration("pod-running-timeout"), |pod| {
+        ends.contains(&pod["status"]["phase"].as_str().unwrap_or_default())
     });
     let pod = ended.await?;
     match pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"].as_u64() {

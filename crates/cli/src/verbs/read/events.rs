@@ -80,7 +80,7 @@ async fn events(session: &Session, matches: &Matches) -> Result<()> {
     let (namespace, _) = session.namespace()?;
     let all = matches.bool("all-namespaces");
     let types = matches.list("types");
-    if types.iter().any(|t| !["Normal", "Warning"].contains(&t.as_str())) {
+    if types.iter().any(|t| !["Normal", "Warning"].iter().any(|known| known.eq_ignore_ascii_case(t))) {
         return Err(Failure::message("valid --types are Normal or Warning"));
     }
     let mut fields = Vec::new();
@@ -104,7 +104,9 @@ async fn events(session: &Session, matches: &Matches) -> Result<()> {
         .value()
         .await?;
     let version = answer["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_string();
-    let fits = |event: &Value| types.is_empty() || types.iter().any(|t| event["type"] == t.as_str());
+    let fits = |event: &Value| {
+        types.is_empty() || types.iter().any(|t| t.eq_ignore_ascii_case(event["type"].as_str().unwrap_or_default()))
+    };
     let mut found: Vec<Value> = items_of(answer).into_iter().filter(fits).collect();
     found.sort_by_key(|event| time(event).unwrap_or(0));
     let now = session.env.now().as_second();

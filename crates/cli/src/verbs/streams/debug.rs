@@ -25,6 +25,7 @@ const FLAGS: &[Flag] = &[
     boolean("attach", "false", "Attach to the container"),
     string("container", "", "Name of the debug container").short('c'),
     string("copy-to", "", "Debug a copy of the pod, of this name"),
+    string("custom", "", "File with a partial container, YAML or JSON, that goes over the profile"),
     array("env", "Variable, as NAME=value; may be repeated"),
     string("image", "", "Image of the debug container"),
     string("image-pull-policy", "", "Always, Never or IfNotPresent"),
@@ -59,6 +60,7 @@ async fn debug(session: &Session, matches: &Matches) -> Result<()> {
     let dash = matches.args_before_dash.unwrap_or(matches.args.len());
     let (names, command) = matches.args.split_at(dash);
     check(matches, names, command)?;
+    let custom = custom_profile(matches)?;
     if matches.opt("target").is_some() && !matches.bool("quiet") {
         session.output.line(&format!("Targeting container {:?}. If you don't see processes from this container it may be because the container runtime doesn't support this feature.", matches.str("target")));
     }
@@ -72,9 +74,9 @@ async fn debug(session: &Session, matches: &Matches) -> Result<()> {
     };
     for info in selection.all_or_nothing(session).await? {
         let (pod, container) = match info.resource.kind.as_str() {
-            "Node" => on_node(session, matches, &info, command).await?,
-            "Pod" if matches.opt("copy-to").is_some() => copied(session, matches, &info, command).await?,
-            "Pod" => ephemeral(session, matches, &info, command).await?,
+            "Node" => on_node(session, matches, &info, command, &custom).await?,
+            "Pod" if matches.opt("copy-to").is_some() => copied(session, matches, &info, command, &custom).await?,
+            "Pod" => ephemeral(session, matches, &info, command, &custom).await?,
             kind => return Err(Failure::message(format!("{kind:?} not supported by debug"))),
         };
         let attach = if matches.changed("attach") { matches.bool("attach") } else { matches.bool("stdin") };
@@ -123,6 +125,17 @@ fn check(matches: &Matches, names: &[String], command: &[String]) -> Result<()> 
     Ok(())
 }
 
+/// What `--custom` names; null without it.
+fn custom_profile(matches: &Matches) -> Result<Value> {
+    let Some(path) = matches.opt("custom") else { return Ok(Value::Null) };
+    let bytes = std::fs::read(path)
+        .map_err(|e| Failure::message(format!("must pass a container spec json file for custom profile: {e}")))?;
+    let custom = crate::resource::yaml::read(&bytes)
+        .map_err(|e| Failure::message(format!("{path} does not contain a valid container spec: {e}")))?;
+    profiles::check_custom(&custom).map_err(Failure::Message)?;
+    Ok(custom)
+}
+
 /// The debug container as the flags say, without what its profile adds.
 fn container(matches: &Matches, name: &str, command: &[String]) -> Result<Value> {
     let mut made =
@@ -161,13 +174,20 @@ fn container_name(session: &Session, matches: &Matches, pod: &Value) -> String {
     }
 }
 
-async fn ephemeral(session: &Session, matches: &Matches, info: &Info, command: &[String]) -> Result<(Value, String)> {
+async fn ephemeral(
+    session: &Session,
+    matches: &Matches,
+    info: &Info,
+    command: &[String],
+    custom: &Value,
+) -> Result<(Value, String)> {
     let name = container_name(session, matches, &info.object);
     let mut made = container(matches, &name, command)?;
     if let Some(target) = matches.opt("target") {
         made["targetContainerName"] = target.into();
     }
     profiles::ephemeral(matches.str("profile"), &mut made).map_err(Failure::Message)?;
+    profiles::customize(&mut made, custom).map_err(Failure::Message)?;
     let patch = json!({"spec": {"ephemeralContainers": [made]}});
     let call = session.rest().await?.call(Method::PATCH, format!("{}/ephemeralcontainers", info.path()));
     let sent = call.query("fieldManager", "kubectl-debug").body(STRATEGIC, patch.to_string()).value().await;
@@ -187,7 +207,13 @@ async fn created(session: &Session, namespace: &str, pod: &Value) -> Result<Valu
     call.query("fieldManager", "kubectl-debug").json(pod).value().await
 }
 
-async fn on_node(session: &Session, matches: &Matches, node: &Info, command: &[String]) -> Result<(Value, String)> {
+async fn on_node(
+    session: &Session,
+    matches: &Matches,
+    node: &Info,
+    command: &[String],
+    custom: &Value,
+) -> Result<(Value, String)> {
     let (namespace, _) = session.namespace()?;
     let name = matches.opt("container").unwrap_or("debugger").to_string();
     let pod_name = format!("node-debugger-{}-{}", node.name, session.env.name_suffix(5));
@@ -205,10 +231,17 @@ async fn on_node(session: &Session, matches: &Matches, node: &Info, command: &[S
         },
     });
     profiles::node(matches.str("profile"), &mut pod).map_err(Failure::Message)?;
+    profiles::customize(&mut pod["spec"]["containers"][0], custom).map_err(Failure::Message)?;
     Ok((created(session, &namespace, &pod).await?, name))
 }
 
-async fn copied(session: &Session, matches: &Matches, info: &Info, command: &[String]) -> Result<(Value, String)> {
+async fn copied(
+    session: &Session,
+    matches: &Matches,
+    info: &Info,
+    command: &[String],
+    custom: &Value,
+) -> Result<(Value, String)> {
     let original = &info.object;
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -281,6 +314,9 @@ async fn copied(session: &Session, matches: &Matches, info: &Info, command: &[St
             name
         }
     };
+    for one in pod["spec"]["containers"].as_array_mut().into_iter().flatten().filter(|c| c["name"] == name.as_str()) {
+        profiles::customize(one, custom).map_err(Failure::Message)?;
+    }
     let made = created(session, &info.namespace, &pod).await?;
     if matches.bool("replace") {
         session.rest().await?.call(Method::DELETE, info.path()).value().await?;

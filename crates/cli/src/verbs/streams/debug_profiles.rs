@@ -53,6 +53,30 @@ pub fn node(profile: &str, pod: &mut Value) -> Result<(), String> {
     }
 }
 
+/// A custom profile says how the container runs, not what runs.
+pub fn check_custom(custom: &Value) -> Result<(), String> {
+    match ["name", "command", "image", "lifecycle", "volumeDevices"].iter().any(|field| !custom[*field].is_null()) {
+        true => Err("name, command, image, lifecycle and volume devices are not modifiable via custom profile".into()),
+        false => Ok(()),
+    }
+}
+
+/// The custom profile merged over what the named one gave.
+pub fn customize(container: &mut Value, custom: &Value) -> Result<(), String> {
+    if custom.is_null() {
+        return Ok(());
+    }
+    let schema = api::schema::builtin();
+    let pod = schema.find_kind("", "v1", "Pod").ok_or("no schema of pods")?;
+    let mut custom = custom.clone();
+    custom["name"] = container["name"].clone();
+    let inside = |one: &Value| json!({"spec": {"containers": [one]}});
+    let mut merged = api::patch::strategic(schema, pod, &inside(container), &inside(&custom))
+        .map_err(|e| format!("error creating three way patch to add debug container: {e}"))?;
+    *container = merged["spec"]["containers"][0].take();
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +91,15 @@ mod tests {
         check("legacy", Value::Null);
         check("general", json!({"capabilities": {"add": ["SYS_PTRACE"]}}));
         check("sysadmin", json!({"privileged": true}));
+        let custom =
+            json!({"securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}, "env": [{"name": "B", "value": "2"}]});
+        let mut container = json!({"name": "debugger", "image": "i", "env": [{"name": "A", "value": "1"}]});
+        assert_eq!(ephemeral("general", &mut container).and_then(|()| customize(&mut container, &custom)), Ok(()));
+        assert_eq!(container["securityContext"], json!({"capabilities": {"add": ["NET_ADMIN"]}}));
+        assert_eq!(container["env"].as_array().map(Vec::len), Some(2), "{container}");
+        assert_eq!(container["image"], "i");
+        assert!(check_custom(&custom).is_ok());
+        assert!(check_custom(&json!({"image": "other"})).is_err());
         assert_eq!(ephemeral("nope", &mut json!({})), Err("unknown profile: nope".to_string()));
     }
 }

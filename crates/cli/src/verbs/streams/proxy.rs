@@ -2,10 +2,14 @@
 //! A row of `verbs::ROOT`.
 //! Only hosts and paths that the flags accept get through.
 
-use std::{convert::Infallible, net::IpAddr, rc::Rc};
+use std::{cell::RefCell, convert::Infallible, net::IpAddr, pin::pin, rc::Rc};
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream::FuturesUnordered};
+use futures::{
+    FutureExt, StreamExt, TryStreamExt,
+    future::{FusedFuture, LocalBoxFuture},
+    stream::FuturesUnordered,
+};
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
@@ -17,6 +21,7 @@ use crate::{
     command::Command,
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, duration, int, string},
+    rest::Transport,
     run,
     session::Session,
 };
@@ -102,7 +107,8 @@ async fn proxy(session: &Session, matches: &Matches) -> Result<()> {
             .output
             .warn("W proxy.go] Request filter disabled, your proxy is vulnerable to XSRF attacks, please be cautious");
     }
-    session.rest().await?;
+    let rest = session.rest().await?;
+    let transport = rest.transport();
     let address: IpAddr = matches
         .str("address")
         .parse()
@@ -116,7 +122,7 @@ async fn proxy(session: &Session, matches: &Matches) -> Result<()> {
         let mut open = FuturesUnordered::new();
         loop {
             tokio::select! {
-                accepted = listener.accept() => open.push(serve(session, filter.clone(), TokioIo::new(accepted?.0))),
+                accepted = listener.accept() => open.push(serve(transport, filter.clone(), TokioIo::new(accepted?.0))),
                 Some(()) = open.next(), if !open.is_empty() => {}
             }
         }
@@ -129,25 +135,34 @@ async fn proxy(session: &Session, matches: &Matches) -> Result<()> {
     let mut open = FuturesUnordered::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => open.push(serve(session, filter.clone(), TokioIo::new(accepted?.0))),
+            accepted = listener.accept() => open.push(serve(transport, filter.clone(), TokioIo::new(accepted?.0))),
             Some(()) = open.next(), if !open.is_empty() => {}
         }
     }
 }
 
-async fn serve<S>(session: &Session, filter: Rc<Filter>, stream: TokioIo<S>)
+async fn serve<S>(transport: &dyn Transport, filter: Rc<Filter>, stream: TokioIo<S>)
 where
-    TokioIo<S>: hyper::rt::Read + hyper::rt::Write + Unpin,
+    TokioIo<S>: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
-    let service = hyper::service::service_fn(|request| answer(session, &filter, request));
+    let tunnel = Tunnel::default();
+    let service = hyper::service::service_fn(|request| answer(transport, &filter, request, &tunnel));
     // A client that breaks off ends only its own connection.
-    let _ = hyper::server::conn::http1::Builder::new().serve_connection(stream, service).await;
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(stream, service).with_upgrades().await;
+    let open = tunnel.borrow_mut().take();
+    if let Some(open) = open {
+        open.await;
+    }
 }
 
+/// What carries the bytes of a connection that speaks HTTP no more.
+type Tunnel = RefCell<Option<LocalBoxFuture<'static, ()>>>;
+
 async fn answer(
-    session: &Session,
+    transport: &dyn Transport,
     filter: &Filter,
     request: Request<Incoming>,
+    tunnel: &Tunnel,
 ) -> std::result::Result<Response<Body>, Infallible> {
     let path = request.uri().path().to_string();
     let host = request.headers().get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or_default().to_string();
@@ -165,21 +180,94 @@ async fn answer(
             _ => text(StatusCode::NOT_FOUND, "404 page not found"),
         });
     }
-    Ok(match forward(session, filter, request).await {
+    let forwarded = match request.headers().contains_key(header::UPGRADE) {
+        true => upgraded(transport, filter, request, tunnel).await,
+        false => forward(transport, filter, request).await,
+    };
+    Ok(match forwarded {
         Ok(response) => response,
         Err(failure) => text(StatusCode::BAD_GATEWAY, &failure.text()),
     })
 }
 
-async fn forward(session: &Session, filter: &Filter, request: Request<Incoming>) -> Result<Response<Body>> {
-    let (parts, body) = request.into_parts();
-    let whole = body.collect().await.map_err(|e| Failure::message(e.to_string()))?.to_bytes();
-    let target = parts.uri.path_and_query().map_or("/", |p| p.as_str());
-    let target = match filter.prefix.as_str() {
+/// The path and query behind the prefix under which the API is served here.
+fn target<'a>(filter: &Filter, uri: &'a http::Uri) -> &'a str {
+    let target = uri.path_and_query().map_or("/", |p| p.as_str());
+    match filter.prefix.as_str() {
         "/" => target,
         prefix => target.strip_prefix(prefix).unwrap_or(target),
+    }
+}
+
+/// A request that changes protocols (exec, attach, port-forward) gets a connection of its own.
+async fn upgraded(
+    transport: &dyn Transport,
+    filter: &Filter,
+    mut request: Request<Incoming>,
+    tunnel: &Tunnel,
+) -> Result<Response<Body>> {
+    let failed = |e: hyper::Error| Failure::message(e.to_string());
+    let upgrade = transport.connect().await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(upgrade.stream)).await.map_err(failed)?;
+    let mut connection = Box::pin(connection.with_upgrades().fuse());
+    let prefix =
+        transport.server().split_once("://").map_or("", |(_, host)| host.find('/').map_or("", |at| &host[at..]));
+    let mut onward = Request::builder()
+        .method(request.method())
+        .uri(format!("{prefix}{}", target(filter, request.uri())))
+        .header(header::HOST, &upgrade.host);
+    for (name, value) in request.headers() {
+        if ![header::HOST, header::AUTHORIZATION, header::USER_AGENT].contains(name) {
+            onward = onward.header(name, value);
+        }
+    }
+    for (name, value) in &upgrade.headers {
+        onward = onward.header(name, value);
+    }
+    let onward = onward.body(Full::<Bytes>::default()).map_err(|e| Failure::message(e.to_string()))?;
+    let client = hyper::upgrade::on(&mut request);
+    let mut response = {
+        // The connection moves only while somebody polls it.
+        let mut sent = pin!(sender.send_request(onward));
+        let answered = tokio::select! {
+            answered = &mut sent => answered,
+            _ = &mut connection => sent.await,
+        };
+        answered.map_err(failed)?
     };
-    let mut onward = Request::builder().method(parts.method).uri(target);
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let (mut parts, body) = response.into_parts();
+        let mut whole = pin!(body.collect());
+        let collected = tokio::select! {
+            collected = &mut whole => collected,
+            _ = &mut connection, if !connection.is_terminated() => whole.await,
+        };
+        let bytes = collected.map_err(failed)?.to_bytes();
+        parts.headers.remove(header::CONNECTION);
+        parts.headers.remove(header::TRANSFER_ENCODING);
+        return Ok(Response::from_parts(parts, Full::new(bytes).map_err(|never| match never {}).boxed_unsync()));
+    }
+    let server = hyper::upgrade::on(&mut response);
+    let carried = async move {
+        if !connection.is_terminated() {
+            // Its end is that the stream is ours.
+            let _ = connection.await;
+        }
+        if let (Ok(server), Ok(client)) = (server.await, client.await) {
+            // Whichever side breaks off, both are done.
+            let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(server), &mut TokioIo::new(client)).await;
+        }
+    };
+    *tunnel.borrow_mut() = Some(carried.boxed_local());
+    let (parts, _) = response.into_parts();
+    Ok(Response::from_parts(parts, Full::default().map_err(|never: Infallible| match never {}).boxed_unsync()))
+}
+
+async fn forward(transport: &dyn Transport, filter: &Filter, request: Request<Incoming>) -> Result<Response<Body>> {
+    let (parts, body) = request.into_parts();
+    let whole = body.collect().await.map_err(|e| Failure::message(e.to_string()))?.to_bytes();
+    let mut onward = Request::builder().method(parts.method).uri(target(filter, &parts.uri));
     for (name, value) in &parts.headers {
         let kept = ![
             header::HOST,
@@ -195,7 +283,7 @@ async fn forward(session: &Session, filter: &Filter, request: Request<Incoming>)
         }
     }
     let onward = onward.body(whole).map_err(|e| Failure::message(e.to_string()))?;
-    let (mut parts, body) = session.rest().await?.transport().send(onward).await?.into_parts();
+    let (mut parts, body) = transport.send(onward).await?.into_parts();
     parts.headers.remove(header::CONNECTION);
     parts.headers.remove(header::TRANSFER_ENCODING);
     let body = StreamBody::new(body.map_ok(Frame::data)).boxed_unsync();
@@ -205,7 +293,77 @@ async fn forward(session: &Session, filter: &Filter, request: Request<Incoming>)
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
     use super::*;
+    use crate::rest::{self, Upgrade};
+
+    /// Gives its one connection away.
+    struct OneConnection(RefCell<Option<DuplexStream>>);
+
+    impl Transport for OneConnection {
+        fn server(&self) -> &str {
+            "http://api.test/behind"
+        }
+
+        fn send(&self, _: Request<Bytes>) -> LocalBoxFuture<'_, Result<Response<rest::Body>>> {
+            async { Err(Failure::message("no plain requests here")) }.boxed_local()
+        }
+
+        fn connect(&self) -> LocalBoxFuture<'_, Result<Upgrade>> {
+            let stream = self.0.borrow_mut().take().expect("one connection");
+            let headers = vec![(header::AUTHORIZATION, http::HeaderValue::from_static("Bearer ours"))];
+            async { Ok(Upgrade { stream: Box::pin(stream), host: "api.test".into(), headers }) }.boxed_local()
+        }
+    }
+
+    async fn head(stream: &mut DuplexStream) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.expect("a whole head"));
+        }
+        String::from_utf8(head).expect("text")
+    }
+
+    #[tokio::test]
+    async fn connections_that_change_protocols_are_carried_under_our_identity() {
+        let (near, mut server) = tokio::io::duplex(4096);
+        let (mut client, far) = tokio::io::duplex(4096);
+        let transport = OneConnection(RefCell::new(Some(near)));
+        let filter = Filter {
+            hosts: Vec::new(),
+            accept: Vec::new(),
+            reject: Vec::new(),
+            methods: Vec::new(),
+            disabled: true,
+            prefix: "/".into(),
+            files: None,
+        };
+        let served = serve(&transport, Rc::new(filter), TokioIo::new(far));
+        let answering = async move {
+            let asked = head(&mut server).await.to_lowercase();
+            assert!(asked.starts_with("get /behind/api/v1/namespaces/n/pods/p/exec?command=id http/1.1"), "{asked}");
+            assert!(asked.contains("upgrade: websocket"), "{asked}");
+            assert!(asked.contains("authorization: bearer ours") && !asked.contains("theirs"), "{asked}");
+            let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+            server.write_all(answer.as_bytes()).await.unwrap();
+            let mut said = [0; 4];
+            server.read_exact(&mut said).await.unwrap();
+            server.write_all(&said).await.unwrap();
+        };
+        let asking = async move {
+            let request = "GET /api/v1/namespaces/n/pods/p/exec?command=id HTTP/1.1\r\nHost: localhost\r\n\
+                Connection: Upgrade\r\nUpgrade: websocket\r\nAuthorization: Bearer theirs\r\n\r\n";
+            client.write_all(request.as_bytes()).await.unwrap();
+            let answer = head(&mut client).await;
+            assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+            client.write_all(b"ping").await.unwrap();
+            let mut said = [0; 4];
+            client.read_exact(&mut said).await.unwrap();
+            assert_eq!(&said, b"ping");
+        };
+        futures::join!(served, answering, asking);
+    }
 
     #[test]
     fn only_what_the_filter_accepts_gets_through() {
