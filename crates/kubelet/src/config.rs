@@ -2,13 +2,23 @@
 //! Made by `minke` from flags or a KubeletConfiguration file; read all over the crate.
 //! Never changes while the node runs.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Taint;
 use rustls::server::ResolvesServerCert;
 
 use crate::{
-    configuration::Configuration, endpoint_drain::EndpointDrain, images::image_manager::pull_records::Verification,
+    configuration::{Configuration, feature_gates::KubeletFeatureGates},
+    endpoint_drain::EndpointDrain,
+    images::image_manager::{PullRate, credential_provider::CredentialProviderSettings, pull_records::Verification},
+    node::node_shutdown::ShutdownGracePeriods,
+    pod::admission::hook::HookConfig,
     resources::resource_managers::settings::ManagerSettings,
     runtime::container_config::memory_protection::SwapBehavior,
 };
@@ -36,6 +46,21 @@ impl Reserved {
             ephemeral_bytes: self.ephemeral_bytes + other.ephemeral_bytes,
             pids: self.pids + other.pids,
         }
+    }
+}
+
+/// Which ended containers stay beside a newer one; -1 is without a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadContainerLimits {
+    pub per_container: i32,
+    pub total: i32,
+    /// Those that ended more recently stay.
+    pub age_min: Duration,
+}
+
+impl Default for DeadContainerLimits {
+    fn default() -> Self {
+        Self { per_container: 1, total: -1, age_min: Duration::ZERO }
     }
 }
 
@@ -70,11 +95,24 @@ pub struct Config {
     pub healthz_address: IpAddr,
     /// Plain HTTP without any check of who asks, for pods and metrics; 0 turns it off.
     pub read_only_port: u16,
+    /// The page and JSON of cAdvisor, plain and without any check of who asks; 0 turns it off.
+    pub cadvisor_port: u16,
+    pub cadvisor_address: IpAddr,
+    /// Where static pods are submitted, on loopback; 0 turns it off.
+    pub manifest_server_port: u16,
     pub enable_server: bool,
     /// Whether the server has logs, exec and the like.
     pub debugging_handlers: bool,
     /// Whether it has the machine's own log files, too.
     pub system_log_handler: bool,
+    /// Whether it asks the machine's services for theirs.
+    pub system_log_query: bool,
+    /// Those the server offers of TLS 1.2; all that are sound when empty.
+    pub tls_cipher_suites: Vec<String>,
+    pub tls_13_only: bool,
+    /// How long it is remembered whose a bearer token is.
+    pub token_cache: Duration,
+    pub feature_gates: KubeletFeatureGates,
     /// Whoever shows nothing is `system:anonymous` rather than refused.
     pub anonymous_auth: bool,
     /// Whether bearer tokens are shown to the API server.
@@ -125,6 +163,8 @@ pub struct Config {
     pub seccomp_default: bool,
     /// The sandbox's program gives up by itself every system call it does not need: faster and less than any profile.
     pub sandbox_guards_itself: bool,
+    /// Whom to ask besides whether a pod may begin here.
+    pub pod_admission_hook: Option<HookConfig>,
     /// Beyond the safe ones; a trailing `*` stands for all that begin so.
     pub allowed_unsafe_sysctls: Vec<String>,
     pub crash_backoff_max: Duration,
@@ -155,15 +195,37 @@ pub struct Config {
     pub eviction_minimum_reclaim: BTreeMap<String, String>,
     /// A node that was short stays marked for this long.
     pub eviction_transition: Duration,
-    /// The most an evicted pod gets to end when a soft threshold was met; 0 leaves it to the pod.
+    /// The most an evicted pod gets to end when a soft threshold was met.
     pub eviction_max_grace_seconds: i64,
+    /// What pods get when the machine shuts down, by priority.
+    pub shutdown_grace_periods: ShutdownGracePeriods,
     pub container_log_max_bytes: u64,
     pub container_log_max_files: u32,
     pub log_check_interval: Duration,
+    /// Logs that are rotated at the same time.
+    pub log_workers: usize,
+    /// Pods are looked at this often even if nothing happens; never when `None`.
+    pub sync_interval: Option<Duration>,
+    /// What the kubelet's own process gets; it keeps what it was started with when `None`.
+    pub max_open_files: Option<u64>,
+    pub oom_score_adj: Option<i32>,
+    /// The group that the kubelet's own process moves to, if any.
+    pub kubelet_cgroups: String,
+    /// Whether kernel settings that differ keep the node from starting (true) or are changed (false).
+    pub protect_kernel_defaults: Option<bool>,
+    /// Whether pods' use of the disk is counted and limited.
+    pub local_storage_isolation: bool,
+    pub dead_containers: DeadContainerLimits,
     /// Where pods' logs are, if not below `log_dir`.
     pub pod_logs: Option<PathBuf>,
     /// Which present images pods must show credentials for.
     pub image_verification: Verification,
+    /// Images that need none, where the policy says so.
+    pub image_verification_allowlist: Vec<String>,
+    /// How often pulls may begin; without a limit when `None`.
+    pub image_pull_rate: Option<PullRate>,
+    /// Programs that know credentials for images.
+    pub credential_providers: Option<CredentialProviderSettings>,
     /// Never collected as unused.
     pub sandbox_image: String,
     /// Holds a pod's stop signal back until Services have let go of it; without one it is sent at once.
@@ -205,9 +267,17 @@ impl Default for Config {
             healthz_port: 10248,
             healthz_address: IpAddr::from([127, 0, 0, 1]),
             read_only_port: 0,
+            cadvisor_port: 0,
+            cadvisor_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            manifest_server_port: 0,
             enable_server: true,
             debugging_handlers: true,
             system_log_handler: true,
+            system_log_query: false,
+            tls_cipher_suites: vec![],
+            tls_13_only: false,
+            token_cache: Duration::ZERO,
+            feature_gates: KubeletFeatureGates::default(),
             anonymous_auth: false,
             token_auth: true,
             always_allow: false,
@@ -239,6 +309,7 @@ impl Default for Config {
             fail_cgroup_v1: false,
             seccomp_default: false,
             sandbox_guards_itself: false,
+            pod_admission_hook: None,
             allowed_unsafe_sysctls: vec![],
             crash_backoff_max: Duration::from_secs(300),
             runtime_request_timeout: Duration::from_secs(120),
@@ -267,11 +338,23 @@ impl Default for Config {
             eviction_minimum_reclaim: BTreeMap::new(),
             eviction_transition: Duration::from_secs(300),
             eviction_max_grace_seconds: 0,
+            shutdown_grace_periods: ShutdownGracePeriods::default(),
             container_log_max_bytes: 10 << 20,
             container_log_max_files: 5,
             log_check_interval: Duration::from_secs(10),
+            log_workers: 1,
+            sync_interval: None,
+            max_open_files: None,
+            oom_score_adj: None,
+            kubelet_cgroups: String::new(),
+            protect_kernel_defaults: None,
+            local_storage_isolation: true,
+            dead_containers: DeadContainerLimits::default(),
             pod_logs: None,
             image_verification: Verification::default(),
+            image_verification_allowlist: vec![],
+            image_pull_rate: None,
+            credential_providers: None,
             sandbox_image: String::new(),
             endpoint_drain: None,
             local_storage: false,

@@ -9,6 +9,7 @@ pub mod config;
 pub mod configuration;
 mod csi;
 pub mod endpoint_drain;
+mod exec_plugin;
 mod files;
 mod images;
 mod logs;
@@ -27,10 +28,12 @@ mod wiring;
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use client::{Client, InformerFactory};
-pub use config::{CgroupDriver, Config};
+pub use config::{CgroupDriver, Config, DeadContainerLimits};
 use cri::{RemoteRuntime, Runtime};
 use env::Env;
 use futures::future::BoxFuture;
+pub use images::image_manager::credential_provider::{CredentialProviderConfigError, CredentialProviderSettings};
+pub use pod::admission::hook::HookConfig;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, thiserror::Error)]

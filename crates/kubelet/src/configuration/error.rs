@@ -1,7 +1,7 @@
 //! Why a KubeletConfiguration is refused, by field.
 //! Made by `configuration` and its tables; shown by `minke`.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 
@@ -38,6 +38,21 @@ pub enum ConfigurationError {
     /// Of several fields, in upstream's words.
     #[error("invalid configuration: {0}")]
     Managers(String),
+    #[error(
+        "invalid configuration: shutdownGracePeriodCriticalPods {critical:?} must be <= shutdownGracePeriod {whole:?}"
+    )]
+    CriticalShutdownPeriod { whole: Duration, critical: Duration },
+    #[error(
+        "invalid configuration: Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the \
+         same time"
+    )]
+    TwoShutdownPeriods,
+    #[error("invalid configuration: {name} requires feature gate {gate}")]
+    RequiresGate { name: &'static str, gate: &'static str },
+    #[error("invalid configuration: enableSystemLogHandler is required for enableSystemLogQuery")]
+    LogQueryWithoutHandler,
+    #[error("invalid configuration: registryBurst {burst} must be positive where registryPullQPS is")]
+    RegistryBurst { burst: u32 },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +81,10 @@ pub enum FieldError {
     NotAmong { value: String, choices: &'static str },
     #[error("{value} is not supported: {reason}")]
     Unsupported { value: String, reason: &'static str },
+    #[error("{0}")]
+    FeatureGate(String),
+    #[error("Cipher suite {0} not supported or doesn't exist")]
+    CipherSuite(String),
     #[error("unknown field {0:?}")]
     UnknownField(String),
     #[error("cannot reserve {0:?} resource")]

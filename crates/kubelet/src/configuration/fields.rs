@@ -7,11 +7,12 @@ use std::time::Duration;
 use resource_managers::CpuSet;
 use serde_json::Value;
 
-use super::error::FieldError;
 use super::values::{bytes, duration, flag, list, map, milli, number, parse_duration, parsed, text, texts};
+use super::{error::FieldError, feature_gates::KubeletFeatureGates};
 use crate::{
     config::{CgroupDriver, Config, Reserved},
-    images::image_manager::pull_records::Verification,
+    images::image_manager::pull_records::{Verification, check_allowlisted},
+    node::node_shutdown::{PriorityGracePeriod, ShutdownGracePeriods},
     resources::resource_managers::settings::{ManagerSettings, parse_reserved_memory},
     runtime::container_config::memory_protection::SwapBehavior,
 };
@@ -44,8 +45,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("address", Sets(|c, v| { c.address = Some(parsed(v, "an IP address")?); Ok(()) })),
     ("allowedUnsafeSysctls", set!(allowed_unsafe_sysctls = texts)),
     ("authentication.anonymous.enabled", set!(anonymous_auth = flag)),
-    // Tokens are asked about every time.
-    ("authentication.webhook.cacheTTL", Idle),
+    ("authentication.webhook.cacheTTL", set!(token_cache = duration)),
     ("authentication.webhook.enabled", set!(token_auth = flag)),
     ("authentication.x509.clientCAFile", Elsewhere),
     ("authorization.mode", Sets(|c, v| {
@@ -82,12 +82,15 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         c.container_log_max_bytes = u64::try_from(bytes(&text(v)?)?).map_err(|_| FieldError::Negative)?;
         Ok(())
     })),
-    ("containerLogMaxWorkers", Idle),
+    ("containerLogMaxWorkers", Sets(|c, v| {
+        c.log_workers = number(v)?;
+        if c.log_workers == 0 { Err(FieldError::OutOfRange("a positive number")) } else { Ok(()) }
+    })),
     ("containerLogMonitorInterval", set!(log_check_interval = duration)),
     ("containerRuntimeEndpoint", Elsewhere),
-    ("contentType", Idle),
+    ("contentType", Only(&["", "application/json"], "requests are always JSON")),
     ("cpuCFSQuota", set!(cpu_cfs_quota = flag)),
-    ("cpuCFSQuotaPeriod", Only(&["100ms"], "the period is always 100ms")),
+    ("cpuCFSQuotaPeriod", Only(&["100ms"], "it requires feature gate CustomCPUCFSQuotaPeriod")),
     ("cpuManagerPolicy", Sets(|c, v| { c.managers.cpu_policy = one_of(v, &["none", "static"], "none or static")?; Ok(()) })),
     ("cpuManagerPolicyOptions", Sets(|c, v| { c.managers.cpu_options = map(v)?; Ok(()) })),
     ("cpuManagerReconcilePeriod", Sets(|c, v| {
@@ -103,14 +106,14 @@ pub const FIELDS: &[(&str, Meaning)] = &[
             false => Err(FieldError::OutOfRange("between 1s and 300s")),
         }
     })),
-    ("enableContentionProfiling", Idle),
+    ("enableContentionProfiling", Only(&["false"], "there is no profiling")),
     ("enableControllerAttachDetach", Only(&["true"], "volumes are attached by the controller")),
-    ("enableDebugFlagsHandler", Idle),
+    ("enableDebugFlagsHandler", Only(&["false"], "there is no /debug/flags")),
     ("enableDebuggingHandlers", set!(debugging_handlers = flag)),
-    ("enableProfilingHandler", Idle),
+    ("enableProfilingHandler", Only(&["false"], "there is no profiling")),
     ("enableServer", set!(enable_server = flag)),
     ("enableSystemLogHandler", set!(system_log_handler = flag)),
-    ("enableSystemLogQuery", Only(&["false"], NOT_BUILT)),
+    ("enableSystemLogQuery", set!(system_log_query = flag)),
     ("enforceNodeAllocatable", Sets(|c, v| {
         let wanted = texts(v)?;
         if let Some(other) = wanted.iter().find(|w| !matches!(w.as_str(), "pods" | "none" | "")) {
@@ -136,8 +139,15 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     })),
     ("failCgroupV1", set!(fail_cgroup_v1 = flag)),
     ("failSwapOn", set!(fail_swap_on = flag)),
-    ("featureGates", Idle),
+    ("featureGates", Sets(|c, v| {
+        let Some(gates) = v.as_object() else { return Err(FieldError::NotMap) };
+        let gates: Vec<(&str, bool)> =
+            gates.iter().map(|(name, on)| Ok((name.as_str(), flag(on)?))).collect::<Result<_, FieldError>>()?;
+        c.feature_gates = KubeletFeatureGates::new(gates).map_err(FieldError::FeatureGate)?;
+        Ok(())
+    })),
     ("fileCheckFrequency", set!(manifest_dir_interval = duration)),
+    // As upstream, whose runtimes do it themselves.
     ("hairpinMode", Idle),
     ("healthzBindAddress", Sets(|c, v| { c.healthz_address = parsed(v, "an IP address")?; Ok(()) })),
     ("healthzPort", set!(healthz_port = number)),
@@ -150,9 +160,10 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         c.image_verification = match v.as_str() {
             Some("NeverVerify") => Verification::Never,
             Some("NeverVerifyPreloadedImages") => Verification::NeverPreloaded,
+            Some("NeverVerifyAllowlistedImages") => Verification::NeverAllowlisted,
             Some("AlwaysVerify") => Verification::Always,
             _ => {
-                let choices = "NeverVerify, NeverVerifyPreloadedImages or AlwaysVerify";
+                let choices = "NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify";
                 return Err(FieldError::NotAmong { value: v.to_string(), choices });
             }
         };
@@ -162,18 +173,20 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         c.image_endpoint = Some(text(v)?).filter(|t| !t.is_empty()).map(Into::into);
         Ok(())
     })),
+    // As upstream, which has no such chains any more.
     ("iptablesDropBit", Idle),
     ("iptablesMasqueradeBit", Idle),
+    // As upstream on cgroup v2.
     ("kernelMemcgNotification", Idle),
     ("kubeAPIBurst", Idle),
     ("kubeAPIQPS", Idle),
     ("kubeReserved", Sets(|c, v| { c.reserved = c.reserved.plus(reserved(v)?); Ok(()) })),
     ("kubeReservedCgroup", Only(&[""], NOT_BUILT)),
-    ("kubeletCgroups", Idle),
-    ("localStorageCapacityIsolation", Only(&["true"], "local storage is always counted")),
-    ("logging", Idle),
+    ("kubeletCgroups", set!(kubelet_cgroups = text)),
+    ("localStorageCapacityIsolation", set!(local_storage_isolation = flag)),
+    ("logging", Sets(|_, v| logging(v))),
     ("makeIPTablesUtilChains", Idle),
-    ("maxOpenFiles", Idle),
+    ("maxOpenFiles", Sets(|c, v| { c.max_open_files = Some(number::<i64>(v)?.try_into().map_err(|_| FieldError::Negative)?); Ok(()) })),
     ("maxParallelImagePulls", Sets(|c, v| {
         c.max_parallel_pulls = number(v)?;
         if c.max_parallel_pulls == 0 { Err(FieldError::OutOfRange("a positive number")) } else { Ok(()) }
@@ -212,16 +225,24 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     })),
     ("nodeStatusReportFrequency", set!(status_report_interval = duration)),
     ("nodeStatusUpdateFrequency", set!(status_update_interval = duration)),
-    ("oomScoreAdj", Idle),
+    ("oomScoreAdj", Sets(|c, v| {
+        let score: i32 = number(v)?;
+        c.oom_score_adj = Some(score);
+        if (-1000..=1000).contains(&score) { Ok(()) } else { Err(FieldError::OutOfRange("between -1000 and 1000, inclusive")) }
+    })),
     ("podCIDR", Sets(|c, v| { c.pod_cidr = Some(text(v)?).filter(|t| !t.is_empty()); Ok(()) })),
     ("podLogsDir", Sets(|c, v| { c.pod_logs = Some(text(v)?.into()); Ok(()) })),
     ("podPidsLimit", Sets(|c, v| { c.pod_pids_limit = Some(number::<i64>(v)?).filter(|n| *n > 0); Ok(()) })),
     ("podsPerCore", set!(pods_per_core = number)),
     ("port", set!(port = number)),
-    ("preloadedImagesVerificationAllowlist", Only(&["[]"], NOT_BUILT)),
-    ("protectKernelDefaults", Idle),
+    ("preloadedImagesVerificationAllowlist", Sets(|c, v| {
+        c.image_verification_allowlist = texts(v)?;
+        let wrong = c.image_verification_allowlist.iter().find_map(|pattern| check_allowlisted(pattern).err());
+        wrong.map_or(Ok(()), |why| Err(FieldError::OutOfRange(why)))
+    })),
+    ("protectKernelDefaults", Sets(|c, v| { c.protect_kernel_defaults = Some(flag(v)?); Ok(()) })),
     ("providerID", set!(provider_id = text)),
-    ("qosReserved", Only(&["{}"], NOT_BUILT)),
+    ("qosReserved", Only(&["{}"], "it requires feature gate QOSReserved")),
     ("readOnlyPort", set!(read_only_port = number)),
     ("registerNode", set!(register_node = flag)),
     ("registerWithTaints", Sets(|c, v| {
@@ -234,8 +255,9 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         c.taints = serde_json::from_value(v.clone()).map_err(FieldError::Taints)?;
         Ok(())
     })),
-    ("registryBurst", Idle),
-    ("registryPullQPS", Idle),
+    // Applied after all others: `Configuration::settle`.
+    ("registryBurst", Sets(|_, v| number::<u32>(v).map(drop))),
+    ("registryPullQPS", Sets(|_, v| number::<u32>(v).map(drop))),
     ("reservedMemory", Sets(|c, v| { c.managers.reserved_memory = parse_reserved_memory(v)?; Ok(()) })),
     // Takes the place of the processors that are reserved for system and node: `Configuration::settle`.
     ("reservedSystemCPUs", Sets(|c, v| {
@@ -250,10 +272,14 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("seccompDefault", set!(seccomp_default = flag)),
     ("serializeImagePulls", Sets(|_, v| flag(v).map(drop))),
     ("serverTLSBootstrap", Elsewhere),
-    ("showHiddenMetricsForVersion", Idle),
-    ("shutdownGracePeriod", Only(&["0s", "0"], NOT_BUILT)),
-    ("shutdownGracePeriodByPodPriority", Only(&["[]"], NOT_BUILT)),
-    ("shutdownGracePeriodCriticalPods", Only(&["0s", "0"], NOT_BUILT)),
+    ("showHiddenMetricsForVersion", Only(&[""], "no metrics are hidden")),
+    // Applied after all others: `Configuration::settle`.
+    ("shutdownGracePeriod", Sets(|_, v| shutdown_period(v))),
+    ("shutdownGracePeriodByPodPriority", Sets(|c, v| {
+        c.shutdown_grace_periods = ShutdownGracePeriods::by_priority(priority_periods(v)?);
+        Ok(())
+    })),
+    ("shutdownGracePeriodCriticalPods", Sets(|_, v| shutdown_period(v))),
     ("singleProcessOOMKill", Sets(|c, v| { c.single_process_oom_kill = Some(flag(v)?); Ok(()) })),
     ("staticPodPath", Sets(|c, v| { c.manifest_dir = Some(text(v)?).filter(|t| !t.is_empty()).map(Into::into); Ok(()) })),
     ("staticPodURL", Sets(|c, v| { c.manifest_url = Some(text(v)?).filter(|t| !t.is_empty()); Ok(()) })),
@@ -264,15 +290,30 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         }
         Ok(())
     })),
-    // The runtime closes idle streams.
+    // As upstream: the runtime closes idle streams.
     ("streamingConnectionIdleTimeout", Idle),
-    ("syncFrequency", Sets(|_, v| duration(v).map(drop))),
-    ("systemCgroups", Only(&[""], NOT_BUILT)),
+    ("syncFrequency", Sets(|c, v| {
+        let interval = duration(v)?;
+        c.sync_interval = Some(interval).filter(|interval| !interval.is_zero());
+        if interval.is_zero() || interval >= Duration::from_secs(1) { Ok(()) } else { Err(FieldError::OutOfRange("at least 1s")) }
+    })),
+    ("systemCgroups", Only(&[""], "the system's processes stay where they are")),
     ("systemReserved", Sets(|c, v| { c.reserved = c.reserved.plus(reserved(v)?); Ok(()) })),
     ("systemReservedCgroup", Only(&[""], NOT_BUILT)),
     ("tlsCertFile", Elsewhere),
-    ("tlsCipherSuites", Idle),
-    ("tlsMinVersion", Only(&["", "VersionTLS10", "VersionTLS11", "VersionTLS12"], "it is always 1.2 or newer")),
+    ("tlsCipherSuites", Sets(|c, v| {
+        c.tls_cipher_suites = texts(v)?;
+        let unknown = c.tls_cipher_suites.iter().find(|name| !is_cipher_suite(name));
+        unknown.map_or(Ok(()), |name| Err(FieldError::CipherSuite(name.clone())))
+    })),
+    ("tlsMinVersion", Sets(|c, v| {
+        c.tls_13_only = match v.as_str() {
+            Some("" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12") => false,
+            Some("VersionTLS13") => true,
+            _ => return Err(FieldError::NotAmong { value: v.to_string(), choices: "VersionTLS12 or VersionTLS13" }),
+        };
+        Ok(())
+    })),
     ("tlsPrivateKeyFile", Elsewhere),
     ("topologyManagerPolicy", Sets(|c, v| {
         c.managers.topology_policy = Some(text(v)?).filter(|t| !t.is_empty()).unwrap_or_else(|| "none".into());
@@ -283,9 +324,9 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         c.managers.topology_scope = Some(text(v)?).filter(|t| !t.is_empty()).unwrap_or_else(|| "container".into());
         Ok(())
     })),
-    ("tracing", Idle),
+    ("tracing", Only(&["{}"], "spans go to the log, and nowhere else")),
     ("userNamespaces.idsPerPod", Only(&["65536"], "every pod gets 65536 ids")),
-    ("volumePluginDir", Idle),
+    ("volumePluginDir", Only(&["", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"], "there are no FlexVolume plugins")),
     ("volumeStatsAggPeriod", Idle),
 ];
 
@@ -304,6 +345,61 @@ fn one_of(value: &Value, possible: &[&str], choices: &'static str) -> Result<Str
         Some(known) => Ok(known.to_string()),
         None => Err(FieldError::NotAmong { value: text, choices }),
     }
+}
+
+/// The log is opened before the file is read.
+fn logging(value: &Value) -> Result<(), FieldError> {
+    let Some(fields) = value.as_object() else { return Err(FieldError::NotMap) };
+    let usual = |name: &str, value: &Value| match name {
+        "format" => matches!(value.as_str(), Some("" | "text")),
+        "verbosity" => value == &Value::from(0),
+        "vmodule" => value.as_array().is_some_and(Vec::is_empty),
+        // Nothing is held back, so that there is nothing to flush and no buffer to size.
+        "flushFrequency" | "options" => true,
+        _ => false,
+    };
+    match fields.iter().find(|(name, value)| !value.is_null() && !usual(name, value)) {
+        None => Ok(()),
+        Some((name, value)) => Err(FieldError::Unsupported {
+            value: format!("{name} {value}"),
+            reason: "use --logging-format and -v: the log is opened before this file is read",
+        }),
+    }
+}
+
+fn is_cipher_suite(name: &str) -> bool {
+    let known = rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
+    known.iter().any(|suite| cipher_suite_name(suite) == name)
+}
+
+/// As IANA and Go have it: theirs of TLS 1.3 do not name the version.
+pub fn cipher_suite_name(suite: &rustls::SupportedCipherSuite) -> String {
+    format!("{:?}", suite.suite()).replace("TLS13_", "TLS_")
+}
+
+fn shutdown_period(value: &Value) -> Result<(), FieldError> {
+    let period = duration(value)?;
+    match period.is_zero() || period >= Duration::from_secs(1) {
+        true => Ok(()),
+        false => Err(FieldError::OutOfRange("either zero or otherwise >= 1 sec")),
+    }
+}
+
+fn priority_periods(value: &Value) -> Result<Vec<PriorityGracePeriod>, FieldError> {
+    let row = |row: &Value| {
+        let Some(fields) = row.as_object() else { return Err(FieldError::NotMap) };
+        if let Some(other) =
+            fields.keys().find(|key| !["priority", "shutdownGracePeriodSeconds"].contains(&key.as_str()))
+        {
+            return Err(FieldError::UnknownField(other.clone()));
+        }
+        let number_of = |name: &str| fields.get(name).map_or(Ok(0), number::<i64>);
+        Ok(PriorityGracePeriod {
+            priority: i32::try_from(number_of("priority")?).map_err(|_| FieldError::OutOfRange("a priority"))?,
+            grace_period_seconds: number_of("shutdownGracePeriodSeconds")?,
+        })
+    };
+    list(value)?.iter().map(row).collect()
 }
 
 fn percent(value: &Value) -> Result<u8, FieldError> {

@@ -67,8 +67,21 @@ pub const LIVE: &[Row] = &[
     ("imagePullCredentialsVerificationPolicy", |c| json!(match c.image_verification {
         Verification::Never => "NeverVerify",
         Verification::NeverPreloaded => "NeverVerifyPreloadedImages",
+        Verification::NeverAllowlisted => "NeverVerifyAllowlistedImages",
         Verification::Always => "AlwaysVerify",
     })),
+    ("preloadedImagesVerificationAllowlist", |c| unless_empty(json!(c.image_verification_allowlist))),
+    ("authentication.webhook.cacheTTL", |c| span(c.token_cache)),
+    ("containerLogMaxWorkers", |c| json!(c.log_workers)),
+    ("enableSystemLogQuery", |c| json!(c.system_log_query)),
+    ("kubeletCgroups", |c| unless_empty(json!(c.kubelet_cgroups))),
+    ("localStorageCapacityIsolation", |c| json!(c.local_storage_isolation)),
+    ("maxOpenFiles", |c| json!(c.max_open_files)),
+    ("oomScoreAdj", |c| json!(c.oom_score_adj)),
+    ("protectKernelDefaults", |c| json!(c.protect_kernel_defaults)),
+    ("syncFrequency", |c| c.sync_interval.map_or(Value::Null, span)),
+    ("tlsCipherSuites", |c| unless_empty(json!(c.tls_cipher_suites))),
+    ("tlsMinVersion", |c| json!(if c.tls_13_only { "VersionTLS13" } else { "VersionTLS12" })),
     ("imageServiceEndpoint", |c| c.image_endpoint.as_ref().map_or(Value::Null, |path| endpoint(path))),
     ("maxParallelImagePulls", |c| json!(c.max_parallel_pulls)),
     ("maxPods", |c| json!(c.max_pods)),
@@ -118,12 +131,10 @@ const FIXED: &[(&str, &str)] = &[
     ("configMapAndSecretChangeDetectionStrategy", r#""Watch""#),
     ("cpuCFSQuotaPeriod", r#""100ms""#),
     ("enableControllerAttachDetach", "true"),
-    ("localStorageCapacityIsolation", "true"),
     ("memorySwap", "{}"),
     ("mergeDefaultEvictionSettings", "false"),
     ("shutdownGracePeriod", r#""0s""#),
     ("shutdownGracePeriodCriticalPods", r#""0s""#),
-    ("syncFrequency", r#""1m0s""#),
 ];
 
 /// The whole configuration, without the kind that a file begins with.
@@ -214,14 +225,14 @@ mod tests {
         );
         check(
             "maxPods: 7\nkubeReserved: {cpu: 100m}\nsystemReserved: {cpu: 200m}\nserializeImagePulls: true\n\
-             featureGates: {A: true}\nclusterDNS: [10.0.0.10]\nnodeStatusMaxImages: -1\nenforceNodeAllocatable: []\n\
+             featureGates: {NodeLogQuery: true}\nclusterDNS: [10.0.0.10]\nnodeStatusMaxImages: -1\nenforceNodeAllocatable: []\n\
              evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m30s}\n\
              registerWithTaints: [{key: a, effect: NoSchedule}]\nstaticPodPath: /m\ncontainerLogMaxSize: '1500'\n\
              mergeDefaultEvictionSettings: true\nevictionHard: {memory.available: 5%}\nnodeStatusUpdateFrequency: 4s\n",
             &[
                 ("/maxPods", json!(7)),
                 ("/kubeReserved", json!({"cpu": "100m"})),
-                ("/featureGates/A", json!(true)),
+                ("/featureGates/NodeLogQuery", json!(true)),
                 ("/maxParallelImagePulls", json!(1)),
                 ("/evictionSoftGracePeriod", json!({"memory.available": "1m30s"})),
                 ("/evictionHard/nodefs.available", json!("10%")),
@@ -236,7 +247,18 @@ mod tests {
     #[test]
     fn every_field_with_an_effect_is_shown() {
         // Shown as they were given: what was made of them is a sum, or a file's content.
-        let given = ["kubeReserved", "systemReserved", "mergeDefaultEvictionSettings", "syncFrequency"];
+        let given = [
+            "kubeReserved",
+            "systemReserved",
+            "mergeDefaultEvictionSettings",
+            "featureGates",
+            "logging",
+            "registryBurst",
+            "registryPullQPS",
+            "shutdownGracePeriod",
+            "shutdownGracePeriodByPodPriority",
+            "shutdownGracePeriodCriticalPods",
+        ];
         let live = |name: &str| LIVE.iter().any(|(shown, _)| *shown == name) || given.contains(&name);
         for (name, meaning) in FIELDS {
             assert!(!matches!(meaning, Meaning::Sets(_)) || live(name), "{name} has an effect that nobody sees");

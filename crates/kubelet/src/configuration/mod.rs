@@ -3,6 +3,7 @@
 //! A field that is unknown, of the wrong type, or not to be had here is refused by name; none is dropped.
 
 pub mod error;
+pub mod feature_gates;
 mod fields;
 pub mod live;
 mod values;
@@ -11,9 +12,19 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::config::Config;
+use crate::{
+    config::Config,
+    images::image_manager::{PullRate, pull_records::Verification},
+    node::node_shutdown::ShutdownGracePeriods,
+};
 use error::{ConfigurationError, FieldError};
+use feature_gates::{
+    CRASH_LOOP_BACK_OFF_MAX, ENSURE_SECRET_PULLED_IMAGES, GRACEFUL_NODE_SHUTDOWN, GRACEFUL_NODE_SHUTDOWN_BY_PRIORITY,
+    NODE_LOG_QUERY, ROTATE_SERVER_CERTIFICATE,
+};
+pub use fields::cipher_suite_name;
 use fields::{FIELDS, Meaning};
+pub use values::parse_duration;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
@@ -101,9 +112,64 @@ impl Configuration {
         Ok(idle)
     }
 
-    /// A feature gate, if it was given.
-    fn gate(&self, name: &str) -> Option<bool> {
-        self.0.get("featureGates")?.get(name)?.as_bool()
+    /// Fields that need a gate which was turned off, or is off unless turned on.
+    fn check_gates(&self, config: &mut Config) -> Result<(), ConfigurationError> {
+        let empty = |value: &Value| {
+            matches!(value.as_str(), Some("0s" | "0" | ""))
+                || value.as_array().is_some_and(Vec::is_empty)
+                || value == &Value::Bool(false)
+        };
+        for (name, gate) in [
+            ("shutdownGracePeriod", GRACEFUL_NODE_SHUTDOWN),
+            ("shutdownGracePeriodCriticalPods", GRACEFUL_NODE_SHUTDOWN),
+            ("shutdownGracePeriodByPodPriority", GRACEFUL_NODE_SHUTDOWN_BY_PRIORITY),
+            ("crashLoopBackOff.maxContainerRestartPeriod", CRASH_LOOP_BACK_OFF_MAX),
+            ("imagePullCredentialsVerificationPolicy", ENSURE_SECRET_PULLED_IMAGES),
+            ("enableSystemLogQuery", NODE_LOG_QUERY),
+            ("serverTLSBootstrap", ROTATE_SERVER_CERTIFICATE),
+        ] {
+            let given = self.get(name).is_some_and(|value| !value.is_null() && !empty(value));
+            if given && !config.feature_gates.enabled(gate) {
+                return Err(ConfigurationError::RequiresGate { name, gate });
+            }
+        }
+        if config.system_log_query && !config.system_log_handler {
+            return Err(ConfigurationError::LogQueryWithoutHandler);
+        }
+        if !config.feature_gates.enabled(ENSURE_SECRET_PULLED_IMAGES) {
+            config.image_verification = Verification::Never;
+        }
+        Ok(())
+    }
+
+    /// Of the two the rate decides whether there is a limit at all.
+    fn settle_pull_rate(&self, config: &mut Config) -> Result<(), ConfigurationError> {
+        let number = |name: &str| self.get(name).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
+        let (Some(per_second), burst) = (number("registryPullQPS"), number("registryBurst").unwrap_or(10)) else {
+            return Ok(());
+        };
+        if per_second == 0 {
+            return Ok(());
+        }
+        if burst == 0 {
+            return Err(ConfigurationError::RegistryBurst { burst });
+        }
+        config.image_pull_rate = Some(PullRate { per_second, burst });
+        Ok(())
+    }
+
+    fn settle_shutdown(&self, config: &mut Config) -> Result<(), ConfigurationError> {
+        let period = |name: &str| self.get(name).and_then(Value::as_str).and_then(parse_duration).unwrap_or_default();
+        let (whole, critical) = (period("shutdownGracePeriod"), period("shutdownGracePeriodCriticalPods"));
+        if critical > whole {
+            return Err(ConfigurationError::CriticalShutdownPeriod { whole, critical });
+        }
+        match (config.shutdown_grace_periods.is_empty(), whole.is_zero()) {
+            (false, false) => return Err(ConfigurationError::TwoShutdownPeriods),
+            (true, false) => config.shutdown_grace_periods = ShutdownGracePeriods::of_whole(whole, critical),
+            (_, true) => {}
+        }
+        Ok(())
     }
 
     /// Rules that concern several fields.
@@ -119,11 +185,15 @@ impl Configuration {
                 config.eviction_hard.entry(signal).or_insert(least);
             }
         }
+        self.check_gates(config)?;
+        self.settle_shutdown(config)?;
+        self.settle_pull_rate(config)?;
         if self.get("nodeStatusReportFrequency").is_none() && self.get("nodeStatusUpdateFrequency").is_some() {
             config.status_report_interval = config.status_update_interval;
         }
-        config.managers.set_gates(|name| self.gate(name));
-        config.memory_qos = self.gate("MemoryQoS").unwrap_or(false);
+        let gates = config.feature_gates.clone();
+        config.managers.set_gates(|name| gates.enabled(name));
+        config.memory_qos = gates.enabled("MemoryQoS");
         config.managers.check().map_err(ConfigurationError::Managers)?;
         if !config.managers.reserved_cpus.is_empty() {
             config.reserved.cpu_milli = config.managers.reserved_cpus.len() as i64 * 1000;
@@ -204,6 +274,19 @@ mod tests {
         check("authentication: {x509: {caFile: a}}\n", "unknown field \"authentication.x509.caFile\"");
         check("maxPods: many\n", "maxPods: expected a whole number, found \"many\"");
         check("syncFrequency: 5\n", "syncFrequency: expected a duration");
+        check("featureGates: {Nonsense: true}\n", "featureGates: unrecognized feature gate: Nonsense");
+        check("enableSystemLogQuery: true\n", "enableSystemLogQuery requires feature gate NodeLogQuery");
+        let off = "featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriod: 10s\n";
+        check(off, "shutdownGracePeriod requires feature gate GracefulNodeShutdown");
+        check("shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s\n", "must be <= shutdownGracePeriod 10s");
+        check("shutdownGracePeriod: 10ms\n", "either zero or otherwise >= 1 sec");
+        let both = "shutdownGracePeriod: 10s\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 2}]\n";
+        check(both, "Cannot specify both");
+        check("shutdownGracePeriodByPodPriority: [{priorty: 1}]\n", "unknown field \"priorty\"");
+        check("tlsCipherSuites: [TLS_RSA_WITH_RC4_128_SHA]\n", "Cipher suite TLS_RSA_WITH_RC4_128_SHA not supported");
+        check("logging: {verbosity: 4}\n", "use --logging-format and -v");
+        check("preloadedImagesVerificationAllowlist: ['r/a:1']\n", "an image without tag and digest");
+        check("enableProfilingHandler: true\n", "there is no profiling");
         check("cpuManagerPolicy: magic\n", "cpuManagerPolicy: magic is not supported");
         check("memoryManagerPolicy: Some\n", "memoryManagerPolicy: Some is not supported: use None or Static");
         check(
@@ -264,6 +347,18 @@ mod tests {
         assert_eq!(managers.managers.cpu_reconcile_interval, Duration::from_secs(5));
         assert!(managers.managers.cpu_option_gates.alpha && managers.memory_qos);
         assert_eq!(managers.managers.reserved_memory.len(), 1);
+        let more = apply(
+            "featureGates: {NodeLogQuery: true, KubeletEnsureSecretPulledImages: false}\nenableSystemLogQuery: true\n\
+             shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\nsyncFrequency: 90s\nregistryPullQPS: 5\n\
+             tlsMinVersion: VersionTLS13\ntlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\nmaxOpenFiles: 1000\n\
+             logging: {flushFrequency: 0, options: {json: {infoBufferSize: '0'}}, verbosity: 0}\noomScoreAdj: -999\n",
+        )
+        .unwrap();
+        assert!(more.system_log_query && more.tls_13_only);
+        assert_eq!(more.shutdown_grace_periods.total(), Duration::from_secs(30));
+        assert_eq!((more.sync_interval, more.oom_score_adj), (Some(Duration::from_secs(90)), Some(-999)));
+        assert_eq!(more.image_pull_rate, Some(PullRate { per_second: 5, burst: 10 }));
+        assert_eq!(more.image_verification, Verification::Never);
         let merged = apply("mergeDefaultEvictionSettings: true\nevictionHard: {memory.available: 5%}\n").unwrap();
         assert_eq!((merged.eviction_hard.len(), merged.eviction_hard["memory.available"].as_str()), (5, "5%"));
     }

@@ -11,13 +11,17 @@ use std::{
 };
 
 use cri::v1;
+use futures::StreamExt;
 use nix::{
     fcntl::{AtFlags, renameat},
     libc,
     unistd::{UnlinkatFlags, linkat, unlinkat},
 };
 
-use crate::{files::safe_open, pod::pod_workers::PodWorkers};
+use crate::{
+    files::safe_open,
+    pod::pod_workers::{PodWorkers, Shared},
+};
 
 pub async fn run(workers: Arc<PodWorkers>) {
     let shared = workers.shared.clone();
@@ -58,23 +62,27 @@ async fn rotate(workers: &PodWorkers, full: &[PathBuf]) {
     let state = Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 });
     let filter = v1::ContainerFilter { state, ..Default::default() };
     let Ok(containers) = runtime.list_containers(Some(filter)).await else { return };
-    for container in containers {
-        let Ok(answer) = runtime.container_status(&container.id, false).await else { continue };
-        let path = PathBuf::from(answer.status.unwrap_or_default().log_path);
-        if !full.contains(&path) {
-            continue;
-        }
-        let stamp = shared.env.now().strftime("%Y%m%d-%H%M%S").to_string();
-        let log = path.clone();
-        let Ok(Ok(renamed)) = env::spawn_blocking(move || rename(&log, &stamp)).await else { continue };
-        let reopened = runtime.reopen_container_log(&container.id).await;
-        if let Err(error) = &reopened {
-            tracing::warn!(container = container.id, %error, "failed to reopen a log");
-        }
-        let (failed, keep) = (reopened.is_err(), shared.config.container_log_max_files.max(1) as usize);
-        let finish = move || if failed { put_back(&renamed, &path) } else { remove_superfluous(&path, keep) };
-        let _ = env::spawn_blocking(finish).await;
+    let all = futures::stream::iter(containers);
+    all.for_each_concurrent(shared.config.log_workers, |container| rotate_one(shared, container, full)).await;
+}
+
+async fn rotate_one(shared: &Shared, container: v1::Container, full: &[PathBuf]) {
+    let runtime = &shared.runtime.runtime;
+    let Ok(answer) = runtime.container_status(&container.id, false).await else { return };
+    let path = PathBuf::from(answer.status.unwrap_or_default().log_path);
+    if !full.contains(&path) {
+        return;
     }
+    let stamp = shared.env.now().strftime("%Y%m%d-%H%M%S").to_string();
+    let log = path.clone();
+    let Ok(Ok(renamed)) = env::spawn_blocking(move || rename(&log, &stamp)).await else { return };
+    let reopened = runtime.reopen_container_log(&container.id).await;
+    if let Err(error) = &reopened {
+        tracing::warn!(container = container.id, %error, "failed to reopen a log");
+    }
+    let (failed, keep) = (reopened.is_err(), shared.config.container_log_max_files.max(1) as usize);
+    let finish = move || if failed { put_back(&renamed, &path) } else { remove_superfluous(&path, keep) };
+    let _ = env::spawn_blocking(finish).await;
 }
 
 /// The directory of a log, and its name there.

@@ -3,5 +3,6 @@
 //! Run by the crate's root; statistics are in `stats`.
 
 pub(crate) mod node_metrics;
+pub mod node_shutdown;
 pub mod node_status;
 pub(crate) mod pod_cleanup;

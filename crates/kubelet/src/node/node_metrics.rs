@@ -39,6 +39,12 @@ const OPERATION: &[&str] = &["operation_type"];
 const REQUEST: &[&str] = &["method", "path", "server_type", "long_running"];
 const CLAIM: &[&str] = &["namespace", "persistentvolumeclaim"];
 
+pub static FEATURE_ENABLED: Family = Family::gauge(
+    "kubernetes_feature_enabled",
+    &["name", "stage"],
+    "This metric records the data about the stage and enablement of a k8s feature.",
+);
+
 // What the runtime was asked.
 pub static RUNTIME_OPERATIONS: Family =
     Family::counter("kubelet_runtime_operations_total", OPERATION, "Calls of the container runtime, by operation.");
@@ -122,6 +128,21 @@ pub static STARTED_CONTAINERS_ERRORS: Family = Family::counter(
 );
 pub static ADMISSION_REJECTIONS: Family =
     Family::counter("kubelet_admission_rejections_total", &["reason"], "Pods that the node refused, by reason.");
+pub static GRACEFUL_SHUTDOWN_START: Family = Family::gauge(
+    "kubelet_graceful_shutdown_start_time_seconds",
+    &[],
+    "When the last graceful shutdown began, in Unix time.",
+);
+pub static GRACEFUL_SHUTDOWN_END: Family = Family::gauge(
+    "kubelet_graceful_shutdown_end_time_seconds",
+    &[],
+    "When the last graceful shutdown ended, in Unix time.",
+);
+pub static PREEMPTIONS: Family = Family::counter(
+    "kubelet_preemptions",
+    &["preemption_signal"],
+    "Pods that were ended to make room for a critical one, by what was missing.",
+);
 pub static EVICTIONS: Family =
     Family::counter("kubelet_evictions", &["eviction_signal"], "Pods that were evicted, by what was short.");
 pub static IMAGE_PULL_DURATION: Family = Family::histogram(
@@ -129,6 +150,17 @@ pub static IMAGE_PULL_DURATION: Family = Family::histogram(
     &["image_size_in_bytes"],
     PULL_BUCKETS,
     "How long images took to pull, by their size.",
+);
+pub static CREDENTIAL_PROVIDER_DURATION: Family = Family::histogram(
+    "kubelet_credential_provider_plugin_duration",
+    &["plugin_name"],
+    DEFAULT_BUCKETS,
+    "How long image credential providers took to answer.",
+);
+pub static CREDENTIAL_PROVIDER_ERRORS: Family = Family::counter(
+    "kubelet_credential_provider_plugin_errors_total",
+    &["plugin_name"],
+    "Times that an image credential provider gave no valid answer.",
 );
 pub static CGROUP_DURATION: Family = Family::histogram(
     "kubelet_cgroup_manager_duration_seconds",

@@ -234,6 +234,11 @@ impl AllocationManager {
         }
     }
 
+    /// Whether a pod of this node was granted anything, and so was admitted.
+    pub fn knows(&self, uid: &str) -> bool {
+        self.entries.lock().contains_key(uid)
+    }
+
     /// The pod by what it takes from others.
     pub fn taken(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         taken(&self.entries.lock(), pod)

@@ -1,19 +1,19 @@
-//! Removes dead containers beyond the last one of each name, logs included, and dead sandboxes that were replaced.
+//! Removes dead containers beyond what the configuration keeps of each name, logs included, and dead sandboxes that were
+//! replaced.
 //! Run by `pod_cleanup`.
-//! The newest incarnation and the one before it (whose logs `--previous` shows) stay while their pod does.
+//! The newest incarnation stays while its pod does; so does by default the one before it, whose logs `--previous` shows.
 
 use std::{collections::HashMap, io};
 
 use cri::v1;
+use jiff::Timestamp;
 
 use crate::{
+    config::DeadContainerLimits,
     logs::container_logs,
     pod::pod_workers::PodWorkers,
     runtime::container_config::{CONTAINER_NAME, POD_UID},
 };
-
-/// Dead incarnations that are kept beside a newer one.
-const DEAD_CONTAINERS_MAX: usize = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerGcError {
@@ -46,7 +46,8 @@ pub async fn collect(workers: &PodWorkers) -> Result<(), ContainerGcError> {
     let mut containers = runtime.list_containers(None).await?;
     let ours = |labels: &HashMap<String, String>| labels.get(POD_UID).is_some_and(|uid| workers.knows(uid));
     containers.retain(|container| ours(&container.labels));
-    for id in superfluous(&containers) {
+    let now = workers.shared.env.now();
+    for id in superfluous(&containers, &workers.shared.config.dead_containers, now) {
         if let Err(error) = remove(workers, &id).await {
             errors.push(error);
         }
@@ -77,7 +78,7 @@ async fn remove(workers: &PodWorkers, id: &str) -> Result<(), RemoveError> {
 }
 
 /// Ids of the dead containers to remove.
-fn superfluous(containers: &[v1::Container]) -> Vec<String> {
+fn superfluous(containers: &[v1::Container], limits: &DeadContainerLimits, now: Timestamp) -> Vec<String> {
     let mut groups: HashMap<(&str, &str), Vec<&v1::Container>> = HashMap::new();
     for container in containers {
         let label = |key: &str| container.labels.get(key).map(String::as_str).unwrap_or_default();
@@ -85,12 +86,24 @@ fn superfluous(containers: &[v1::Container]) -> Vec<String> {
             groups.entry((label(POD_UID), label(CONTAINER_NAME))).or_default().push(container);
         }
     }
-    let mut result = Vec::new();
+    let (mut result, mut kept) = (Vec::new(), Vec::new());
+    let per_container = usize::try_from(limits.per_container).unwrap_or(usize::MAX);
+    let oldest = (now.as_nanosecond() - i128::try_from(limits.age_min.as_nanos()).unwrap_or(0)) as i64;
     for group in groups.values_mut() {
         group.sort_by_key(|container| std::cmp::Reverse(container.created_at));
-        let old =
-            group.iter().skip(1).filter(|c| c.state() == v1::ContainerState::ContainerExited).skip(DEAD_CONTAINERS_MAX);
-        result.extend(old.map(|container| container.id.clone()));
+        let dead = group.iter().skip(1).filter(|c| c.state() == v1::ContainerState::ContainerExited);
+        let old = dead.filter(|container| limits.age_min.is_zero() || container.created_at < oldest);
+        for (index, container) in old.enumerate() {
+            match index < per_container {
+                true => kept.push((container.created_at, container.id.clone())),
+                false => result.push(container.id.clone()),
+            }
+        }
+    }
+    if let Ok(total) = usize::try_from(limits.total) {
+        kept.sort();
+        let beyond = kept.len().saturating_sub(total);
+        result.extend(kept.into_iter().take(beyond).map(|(_, id)| id));
     }
     result
 }
@@ -113,10 +126,12 @@ fn replaced(sandboxes: &[v1::PodSandbox]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
-    fn the_last_two_stay() {
+    fn as_many_stay_as_the_configuration_says() {
         let container = |id: &str, name: &str, created_at: i64, state: v1::ContainerState| v1::Container {
             id: id.into(),
             created_at,
@@ -125,14 +140,26 @@ mod tests {
             ..Default::default()
         };
         use v1::ContainerState::{ContainerExited as Exited, ContainerRunning as Running};
-        let mut removed = superfluous(&[
+        let all = [
             container("a1", "a", 1, Exited),
             container("a2", "a", 2, Exited),
             container("a3", "a", 3, Exited),
             container("a4", "a", 4, Running),
             container("b1", "b", 1, Exited),
-        ]);
-        removed.sort();
-        assert_eq!(removed, ["a1", "a2"]);
+            container("b2", "b", 2, Exited),
+        ];
+        let check = |per_container: i32, total: i32, age_min: u64, expected: &[&str]| {
+            let limits = DeadContainerLimits { per_container, total, age_min: Duration::from_secs(age_min) };
+            let mut removed = superfluous(&all, &limits, Timestamp::from_second(60).unwrap());
+            removed.sort();
+            assert_eq!(removed, expected, "{limits:?}");
+        };
+        check(1, -1, 0, &["a1", "a2"]);
+        check(0, -1, 0, &["a1", "a2", "a3", "b1"]);
+        check(2, -1, 0, &["a1"]);
+        check(-1, -1, 0, &[]);
+        check(2, 1, 0, &["a1", "a2", "b1"]);
+        check(0, -1, 30, &["a1", "a2", "a3", "b1"]);
+        check(0, -1, 90, &[]);
     }
 }

@@ -10,6 +10,7 @@ use env::Env;
 use http::{HeaderMap, Method};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
 use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::config::Config;
@@ -21,11 +22,13 @@ pub struct Auth {
     env: Env,
     config: Arc<Config>,
     decisions: Mutex<HashMap<(User, &'static str, &'static str), (bool, Duration)>>,
+    /// By the tokens' hashes, where they are remembered at all.
+    users: Mutex<HashMap<[u8; 32], (User, Duration)>>,
 }
 
 impl Auth {
     pub fn new(client: Client, env: Env, config: Arc<Config>) -> Arc<Self> {
-        Arc::new(Self { client, env, config, decisions: Mutex::default() })
+        Arc::new(Self { client, env, config, decisions: Mutex::default(), users: Mutex::default() })
     }
 
     /// `certificate` has been verified against the client CA by the TLS handshake.
@@ -56,10 +59,31 @@ impl Auth {
 
     async fn token_user(&self, headers: &HeaderMap) -> Result<User, ApiError> {
         match bearer_token(headers)? {
-            Some(token) if self.config.token_auth => User::of_token(&self.client, token).await,
+            Some(token) if self.config.token_auth && self.config.token_cache.is_zero() => {
+                User::of_token(&self.client, token).await
+            }
+            Some(token) if self.config.token_auth => self.remembered_user(token).await,
             None if self.config.anonymous_auth => Ok(User::anonymous()),
             _ => Err(ApiError::unauthorized()),
         }
+    }
+
+    /// Only of tokens that were good.
+    async fn remembered_user(&self, token: &str) -> Result<User, ApiError> {
+        let key: [u8; 32] = Sha256::digest(token).into();
+        let now = self.env.monotonic();
+        if let Some((user, until)) = self.users.lock().get(&key)
+            && now < *until
+        {
+            return Ok(user.clone());
+        }
+        let user = User::of_token(&self.client, token).await?;
+        let mut users = self.users.lock();
+        if users.len() >= CACHED_DECISIONS_MAX {
+            users.clear();
+        }
+        users.insert(key, (user.clone(), now + self.config.token_cache));
+        Ok(user)
     }
 
     async fn allowed(&self, user: &User, verb: &'static str, subresource: &'static str) -> Result<bool, ApiError> {
@@ -133,6 +157,7 @@ fn subresources(path: &str) -> &'static [&'static str] {
         "pods" | "runningpods" => &["pods", "proxy"],
         // Our own: nodes may ask each other this and nothing else.
         "withdrawn" => &["withdrawn"],
+        "manifests" => &["manifests"],
         _ => &["proxy"],
     }
 }

@@ -41,7 +41,11 @@ impl View for Nothing {
         Ok(Vec::new())
     }
 
-    async fn stats_summary(&self) -> Result<Value, ApiError> {
+    async fn stats_summary(&self, only_cpu_and_memory: bool) -> Result<Value, ApiError> {
+        Ok(Value::Bool(only_cpu_and_memory))
+    }
+
+    async fn machine(&self) -> Result<Value, ApiError> {
         Ok(Value::Null)
     }
 

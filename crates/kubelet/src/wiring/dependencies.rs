@@ -20,9 +20,10 @@ use crate::{
         plugin_watcher::PluginWatcher,
     },
     files::file_work::FileWork,
-    images::image_manager::{ImageManager, pull_records::PullRecords},
+    images::image_manager::{ImageManager, credential_provider::CredentialProviders, pull_records::PullRecords},
     node::node_status::{self, Allocatable, NodeStatusManager},
     pod::{
+        admission::hook::PodAdmissionHook,
         pod_manager::PodManager,
         pod_spec,
         pod_wakes::PodWakes,
@@ -116,6 +117,8 @@ impl Foundation {
             services: informers.informer::<Service>(),
             node: status.node.clone(),
             pressures,
+            shutdown: status.shutdown.clone(),
+            admission_hook: config.pod_admission_hook.clone().map(|hook| PodAdmissionHook::new(hook, env.clone())),
             crash_backoff: Backoff::new(CRASH_BACKOFF_MIN.min(config.crash_backoff_max), config.crash_backoff_max),
             allocations: allocations.kept_in(config.root_dir.join("granted_resources")),
             statuses: Arc::new(StatusManager::new(client.clone(), env.clone(), pods.clone(), metrics.clone())),
@@ -178,6 +181,9 @@ impl Foundation {
             .map_err(|error| Error::Config(error.to_string()))?;
         eviction::with_reclaim(&mut thresholds, &config.eviction_minimum_reclaim)
             .map_err(|error| Error::Config(error.to_string()))?;
+        if config.enforce_node_allocatable {
+            eviction::with_allocatable(&mut thresholds);
+        }
         Ok(thresholds)
     }
 
@@ -199,7 +205,8 @@ impl Foundation {
 
     fn image_manager(&self) -> Arc<ImageManager> {
         let config = &self.config;
-        let records = PullRecords::load(&config.root_dir.join("image_manager"), config.image_verification);
+        let records = PullRecords::load(&config.root_dir.join("image_manager"), config.image_verification)
+            .with_allowlist(config.image_verification_allowlist.clone());
         let images = ImageManager::new(
             self.runtime.clone(),
             self.env.clone(),
@@ -207,7 +214,14 @@ impl Foundation {
             config.max_parallel_pulls,
             self.metrics.clone(),
         );
-        Arc::new(images.with_records(records))
+        let images = images.with_records(records).with_rate(config.image_pull_rate);
+        Arc::new(match config.credential_providers.clone() {
+            Some(settings) => {
+                let (client, env, metrics) = (self.client.clone(), self.env.clone(), self.metrics.clone());
+                images.with_providers(CredentialProviders::new(settings, client, env, metrics))
+            }
+            None => images,
+        })
     }
 
     fn pleg(&self, images: &Arc<ImageManager>, wakes: &PodWakes, exits: &ContainerExits) -> Pleg {
@@ -245,6 +259,7 @@ impl Foundation {
             server_port: server_port.unwrap_or(self.config.port),
             node: Arc::new(Mutex::default()),
             pressures: pressures.clone(),
+            shutdown: Arc::default(),
             allocatable,
             features: features.clone(),
             csi: csi.clone(),

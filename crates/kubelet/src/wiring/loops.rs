@@ -13,13 +13,13 @@ use crate::{
     Config,
     images::image_gc::ImageGc,
     logs::log_rotation,
-    node::pod_cleanup,
+    node::{node_shutdown::NodeShutdownManager, pod_cleanup},
     pod::{
         pod_workers::PodWorkers,
         sync_loop::{SyncLoop, SyncLoopHealth},
     },
-    resources::eviction::EvictionManager,
-    sources::{self, STATIC_POD_LISTS_MAX},
+    resources::{eviction::EvictionManager, oom_watcher},
+    sources::{self, STATIC_POD_LISTS_MAX, submission::Submissions},
     volumes::local_storage,
 };
 
@@ -56,9 +56,16 @@ impl Node {
         if let Some(url) = &config.manifest_url {
             sources::follow_url(url.clone(), config.clone(), env.clone(), static_sender.clone());
         }
+        let submissions = (config.manifest_server_port != 0)
+            .then(|| Submissions::new(config.clone(), env.clone(), static_sender.clone()));
         let image_gc = Arc::new(ImageGc::default());
         let (images, tell) = (image_gc.clone(), status.wake.clone());
         tasks.spawn(EvictionManager { workers: workers.clone(), images, thresholds, tell }.run());
+        tasks.spawn(oom_watcher::run(shared.clone()));
+        if !config.shutdown_grace_periods.is_empty() {
+            let (periods, tell) = (config.shutdown_grace_periods.clone(), status.wake.clone());
+            tasks.spawn(NodeShutdownManager { workers: workers.clone(), periods, tell }.run());
+        }
         tasks.spawn(run_cleanup(workers.clone(), image_gc, api_pods.clone()));
         tasks.spawn(run_local_storage(workers.clone(), informers.clone(), api_pods.clone()));
         tasks.spawn(log_rotation::run(workers.clone()));
@@ -66,7 +73,7 @@ impl Node {
         tasks.spawn(managers.run(shared.runtime.runtime.clone(), shared.statuses.clone()));
         tasks.spawn(run_sources_ready(workers.clone(), api_pods.clone()));
         let health = Arc::new(SyncLoopHealth::new(env));
-        listeners::serve(&mut tasks, &workers, exits, listener, health.clone(), &shutdown);
+        listeners::serve(&mut tasks, &workers, exits, listener, health.clone(), submissions, &shutdown);
         let all_workers = workers.clone();
         tasks.spawn(SyncLoop { health, workers, api_pods, static_pods, wakes, shutdown: shutdown.clone() }.run());
         shutdown.cancelled().await;
@@ -98,7 +105,7 @@ async fn run_sources_ready(workers: Arc<PodWorkers>, api_pods: Informer<Pod>) {
 }
 
 fn cleanup_delay(config: &Config) -> Duration {
-    match config.manifest_dir.is_some() || config.manifest_url.is_some() {
+    match config.manifest_dir.is_some() || config.manifest_url.is_some() || config.manifest_server_port != 0 {
         true => CLEANUP_DELAY_WITH_STATIC_PODS,
         false => CLEANUP_DELAY,
     }

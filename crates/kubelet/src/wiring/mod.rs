@@ -1,11 +1,12 @@
-//! Puts a node together and runs it: `checks` refuses what this machine can't do, `dependencies` builds the parts,
-//! `loops` starts them, `listeners` serves.
+//! Puts a node together and runs it: `checks` refuses what this machine can't do, `own_process` gives the kubelet its
+//! limits, `dependencies` builds the parts, `loops` starts them, `listeners` serves.
 //! Called by the crate's `run`.
 
 mod checks;
 mod dependencies;
 mod listeners;
 mod loops;
+mod own_process;
 
 use std::sync::Arc;
 
@@ -19,7 +20,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Config, Error,
     files::directories,
-    node::node_status::{Machine, default_address},
+    node::{
+        node_metrics::FEATURE_ENABLED,
+        node_status::{Machine, default_address},
+    },
     resources::resource_managers::sysfs,
     runtime::metered_runtime::MeteredRuntime,
 };
@@ -46,6 +50,10 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let metrics = Metrics::default();
+    own_process::apply(&config)?;
+    for (name, stage, on) in config.feature_gates.all() {
+        metrics.set(&FEATURE_ENABLED, &[name, stage.label()], f64::from(u8::from(on)));
+    }
     let runtime: Arc<dyn Runtime> = Arc::new(MeteredRuntime::new(runtime, metrics.clone(), env.clone()));
     directories::prepare(&mut config)
         .map_err(|(path, source)| Error::Directory { path: path.display().to_string(), source })?;

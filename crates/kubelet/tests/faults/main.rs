@@ -2,6 +2,7 @@
 //! Time is simulated, so waiting for back-offs and grace periods costs nothing.
 //! Every case ends with another pod becoming ready beside the broken one.
 
+mod admission;
 mod claims;
 mod confined;
 mod exclusive_cpus;

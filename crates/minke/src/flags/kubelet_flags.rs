@@ -68,6 +68,30 @@ pub struct Kubelet {
     /// Where volumes and everything else of the pods is [default: below --data-dir]
     #[arg(long, value_name = "DIR")]
     pub root_dir: Option<PathBuf>,
+    /// Asked whether a pod may begin here: a program (pod on stdin, answer on stdout) or unix:///SOCKET (HTTP POST)
+    #[arg(long, value_name = "PATH|unix://PATH")]
+    pub pod_admission_hook: Option<String>,
+    /// How long it may take to answer
+    #[arg(long, value_name = "DURATION", default_value = "10s", requires = "pod_admission_hook")]
+    pub pod_admission_hook_timeout: String,
+    /// What happens to pods when it gives no answer: Wait, Fail or Ignore
+    #[arg(long, value_name = "POLICY", default_value = "Wait", requires = "pod_admission_hook")]
+    pub pod_admission_hook_failure_policy: String,
+    /// CredentialProviderConfig file, or a directory of them: programs that know credentials for images
+    #[arg(long, value_name = "PATH", requires = "image_credential_provider_bin_dir")]
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// Where those programs are
+    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// Most ended containers kept on this node beside newer ones; -1 is without a limit
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    pub maximum_dead_containers: i32,
+    /// Most ended containers kept of each beside its newest; -1 is without a limit
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    pub maximum_dead_containers_per_container: i32,
+    /// Age before which an ended container stays
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub minimum_container_ttl_duration: String,
     #[command(flatten)]
     pub fields: Fields,
 }
@@ -211,6 +235,30 @@ impl Kubelet {
         Ok(())
     }
 
+    fn credential_providers(&self) -> Result<Option<kubelet::CredentialProviderSettings>> {
+        let paths = (&self.image_credential_provider_config, &self.image_credential_provider_bin_dir);
+        let (Some(config), Some(programs)) = paths else { return Ok(None) };
+        let loaded = kubelet::CredentialProviderSettings::load(config, programs);
+        loaded.map(Some).context("--image-credential-provider-config")
+    }
+
+    fn dead_containers(&self) -> Result<kubelet::DeadContainerLimits> {
+        let age_min = kubelet::configuration::parse_duration(&self.minimum_container_ttl_duration);
+        Ok(kubelet::DeadContainerLimits {
+            per_container: self.maximum_dead_containers_per_container,
+            total: self.maximum_dead_containers,
+            age_min: age_min.with_context(|| {
+                format!("--minimum-container-ttl-duration: {:?} is not a duration", self.minimum_container_ttl_duration)
+            })?,
+        })
+    }
+
+    fn pod_admission_hook(&self) -> Result<Option<kubelet::HookConfig>> {
+        let Some(target) = &self.pod_admission_hook else { return Ok(None) };
+        let (timeout, policy) = (&self.pod_admission_hook_timeout, &self.pod_admission_hook_failure_policy);
+        kubelet::HookConfig::parse(target, timeout, policy).map(Some).context("--pod-admission-hook")
+    }
+
     /// As the agent that this kubelet is.
     pub fn agent(&self) -> Result<flags::Agent> {
         self.check_others()?;
@@ -225,6 +273,9 @@ impl Kubelet {
         agent.node.kubelet = flags::KubeletSettings {
             labels: labels(&self.node_labels)?,
             root_dir: self.root_dir.clone(),
+            pod_admission_hook: self.pod_admission_hook()?,
+            credential_providers: self.credential_providers()?,
+            dead_containers: self.dead_containers()?,
             configuration,
         };
         agent.kubeconfig = self.kubeconfig.clone().filter(|file| file.exists() || self.bootstrap_kubeconfig.is_none());
@@ -268,6 +319,9 @@ pub fn apply(flags: &flags::Node, config: &mut kubelet::Config) -> Result<()> {
     }
     let settings = &flags.kubelet;
     config.labels.extend(settings.labels.clone());
+    config.pod_admission_hook = settings.pod_admission_hook.clone();
+    config.credential_providers = settings.credential_providers.clone();
+    config.dead_containers = settings.dead_containers;
     if let Some(root) = &settings.root_dir {
         config.root_dir = root.clone();
     }
@@ -344,7 +398,8 @@ mod tests {
         let taint = json!([{"key": "a", "value": "b", "effect": "NoSchedule"}]);
         check(&["--register-with-taints", "a=b:NoSchedule"], "registerWithTaints", taint);
         check(&["--client-ca-file", "/ca"], "authentication.x509.clientCAFile", json!("/ca"));
-        check(&["--feature-gates=A=true,B=false"], "featureGates", json!({"A": true, "B": false}));
+        let gates = json!({"NodeLogQuery": true, "AllBeta": false});
+        check(&["--feature-gates=NodeLogQuery=true,AllBeta=false"], "featureGates", gates);
         check(&["--node-status-max-images", "-1"], "nodeStatusMaxImages", json!(-1));
         check(&["--fail-swap-on", "-v", "2"], "failSwapOn", json!(true));
     }
@@ -390,13 +445,13 @@ mod tests {
             let text = match form {
                 Form::Number => "1",
                 Form::Flag => "true",
-                Form::Gates => "A=true",
+                Form::Gates => "NodeLogQuery=true",
                 _ => "",
             };
             let mut configuration = Configuration::default();
             configuration.set(field, value(*form, text).unwrap());
             let idle = configuration.apply(&mut kubelet::Config::default()).is_ok_and(|idle| !idle.is_empty());
-            assert_eq!(idle || *flag == "sync-frequency", help.contains("Has no effect"), "--{flag}: {help}");
+            assert_eq!(idle, help.contains("Has no effect"), "--{flag}: {help}");
         }
         for (flag, _, possible, help) in OTHERS {
             assert_eq!(possible.is_empty(), help.contains("Has no effect"), "--{flag}: {help}");
@@ -414,6 +469,15 @@ mod tests {
         check(&["--cpu-manager-policy=magic"], "cpuManagerPolicy: magic is not supported");
         check(&["--reserved-memory=0"], "the reserved memory has incorrect format \"0\"");
         check(&["--cloud-provider=external"], "--cloud-provider: external is not supported");
+        check(&["--feature-gates=A=true"], "featureGates: unrecognized feature gate: A");
+        let providers = ["--image-credential-provider-config=/nowhere", "--image-credential-provider-bin-dir=/nowhere"];
+        check(&providers, "plugin binary directory /nowhere did not exist");
+        check(
+            &["--minimum-container-ttl-duration=soon"],
+            "--minimum-container-ttl-duration: \"soon\" is not a duration",
+        );
+        let hook = ["--pod-admission-hook=/hook", "--pod-admission-hook-failure-policy=Perhaps"];
+        check(&hook, "--pod-admission-hook: \"Perhaps\" is not a failure policy");
         check(&["--feature-gates=A=maybe"], "--feature-gates: A is neither true nor false");
         check(&["--node-labels=kubernetes.io/x=1"], "unknown 'kubernetes.io' or 'k8s.io' labels");
         check(&["--config=/nonexistent/file"], "failed to load kubelet config file");

@@ -265,6 +265,9 @@ pub struct KubeletSettings {
     pub configuration: Configuration,
     pub labels: BTreeMap<String, String>,
     pub root_dir: Option<PathBuf>,
+    pub pod_admission_hook: Option<kubelet::HookConfig>,
+    pub credential_providers: Option<kubelet::CredentialProviderSettings>,
+    pub dead_containers: kubelet::DeadContainerLimits,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,4 +1,4 @@
-//! Registry credentials out of image pull secrets.
+//! Registry credentials out of image pull secrets, and how images match those who know some.
 //! Used by `image_manager`.
 //! Invariant: pure; a malformed secret gives no credentials, and none for other registries (tidy: `pure_files`).
 
@@ -31,9 +31,25 @@ struct DockerConfig {
 #[derive(Debug)]
 pub struct Credential {
     pub auth: v1::AuthConfig,
-    /// The UID of the secret it is from.
-    pub secret: String,
+    pub source: CredentialSource,
     pub hash: String,
+}
+
+/// Whose a credential is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CredentialSource {
+    /// By the secret's UID.
+    Secret(String),
+    /// A program gave it for this ServiceAccount.
+    ServiceAccount { namespace: String, name: String, uid: String },
+    /// A program gave it for any pod of the node.
+    Node,
+}
+
+impl Credential {
+    pub fn new(auth: v1::AuthConfig, source: CredentialSource) -> Self {
+        Self { hash: hash(&auth), auth, source }
+    }
 }
 
 /// The credentials for this image, the most specific first.
@@ -43,9 +59,8 @@ pub fn matching(image: &str, secrets: &[Arc<Secret>]) -> Vec<Credential> {
     for secret in secrets {
         for (pattern, entry) in entries(secret) {
             if matches(&pattern, registry, &path) {
-                let auth = config(entry);
                 let uid = secret.metadata.uid.clone().unwrap_or_default();
-                found.push((pattern.len(), Credential { hash: hash(&auth), auth, secret: uid }));
+                found.push((pattern.len(), Credential::new(config(entry), CredentialSource::Secret(uid))));
             }
         }
     }
@@ -80,7 +95,7 @@ fn config(entry: Entry) -> v1::AuthConfig {
 }
 
 /// A pattern is a host with optional `*` parts, an optional port and an optional path prefix, with or without a scheme.
-fn matches(pattern: &str, registry: &str, path: &str) -> bool {
+pub fn matches(pattern: &str, registry: &str, path: &str) -> bool {
     let pattern = pattern.strip_prefix("https://").or_else(|| pattern.strip_prefix("http://")).unwrap_or(pattern);
     let (host, prefix) = pattern.split_once('/').unwrap_or((pattern, ""));
     // Docker Hub is known by an older address too; "v1" and "v2" are parts of addresses, not of images.

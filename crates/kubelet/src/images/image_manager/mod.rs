@@ -2,6 +2,7 @@
 //! Called by `runtime_manager` before a container is created; `image_gc` removes what is unused.
 //! A present image costs no call to the runtime; the cache is dropped whenever the runtime says that images changed.
 
+pub mod credential_provider;
 mod credentials;
 mod error;
 pub(crate) mod in_flight;
@@ -11,12 +12,13 @@ mod reference;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use client::{EventRecorder, ObjectRef};
+use credential_provider::CredentialProviders;
 use credentials::Credential;
 use cri::{Runtime, v1};
 use env::Env;
 pub use error::ImageError;
 use in_flight::InFlightKeys;
-use k8s_openapi::api::core::v1::{Container, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use metrics::Metrics;
 use parking_lot::Mutex;
 use pull_records::PullRecords;
@@ -24,7 +26,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     node::node_metrics::{IMAGE_PULL_DURATION, image_size},
-    pod::pod_start::Pulls,
+    pod::{pod_spec, pod_start::Pulls},
     runtime::{backoff::Backoff, container_config::security::ImageUser},
 };
 
@@ -38,6 +40,34 @@ pub struct PresentImage {
     pub id: String,
     pub user: ImageUser,
     pub size: u64,
+}
+
+/// For whom an image is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct PodIdentity<'a> {
+    pub uid: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    /// Empty for pods that have none.
+    pub service_account: &'a str,
+}
+
+impl<'a> PodIdentity<'a> {
+    pub fn new(pod: &'a Pod) -> Self {
+        Self {
+            uid: pod_spec::uid(pod),
+            namespace: pod_spec::namespace(pod),
+            name: pod_spec::name(pod),
+            service_account: pod_spec::spec(pod).service_account_name.as_deref().unwrap_or_default(),
+        }
+    }
+}
+
+/// How many pulls may begin: a number per second, and some more at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PullRate {
+    pub per_second: u32,
+    pub burst: u32,
 }
 
 pub struct ImageManager {
@@ -54,6 +84,27 @@ pub struct ImageManager {
     failed_at: Mutex<HashMap<String, Duration>>,
     pulls: Pulls,
     records: PullRecords,
+    providers: Option<CredentialProviders>,
+    throttle: Option<PullThrottle>,
+}
+
+/// Pulls that may begin now, as of some moment.
+struct PullThrottle {
+    rate: PullRate,
+    left: Mutex<(f64, Duration)>,
+}
+
+impl PullThrottle {
+    fn try_accept(&self, now: Duration) -> bool {
+        let mut left = self.left.lock();
+        let refilled = now.saturating_sub(left.1).as_secs_f64() * f64::from(self.rate.per_second);
+        *left = ((left.0 + refilled).min(f64::from(self.rate.burst)), now);
+        let accepted = left.0 >= 1.0;
+        if accepted {
+            left.0 -= 1.0;
+        }
+        accepted
+    }
 }
 
 impl ImageManager {
@@ -77,7 +128,20 @@ impl ImageManager {
             failed_at: Mutex::default(),
             pulls: Pulls::default(),
             records: PullRecords::default(),
+            providers: None,
+            throttle: None,
         }
+    }
+
+    /// Programs that know more credentials than the pods' secrets.
+    pub fn with_providers(self, providers: CredentialProviders) -> Self {
+        Self { providers: Some(providers), ..self }
+    }
+
+    pub fn with_rate(self, rate: Option<PullRate>) -> Self {
+        let throttle =
+            rate.map(|rate| PullThrottle { rate, left: Mutex::new((f64::from(rate.burst), self.env.monotonic())) });
+        Self { throttle, ..self }
     }
 
     pub fn with_records(self, records: PullRecords) -> Self {
@@ -114,7 +178,7 @@ impl ImageManager {
     pub async fn ensure(
         &self,
         about: &ObjectRef,
-        pod_uid: &str,
+        pod: PodIdentity<'_>,
         container: &Container,
         pull_secrets: &[Arc<Secret>],
     ) -> Result<PresentImage, ImageError> {
@@ -130,8 +194,8 @@ impl ImageManager {
             .await
             .map_err(|error| told(ImageError::Inspect { image: image.clone(), error: error.to_string() }))?;
         let policy = container.image_pull_policy.as_deref().unwrap_or(reference::default_policy(&image));
-        let credentials = credentials::matching(&image, pull_secrets);
-        let present = present.filter(|found| !self.records.must_pull(&image, &found.id, &credentials));
+        let mut credentials = credentials::matching(&image, pull_secrets);
+        let present = self.accessible(about, pod, &image, policy, present, &mut credentials).await;
         match (policy, present) {
             ("Never", None) => Err(told(ImageError::NeverPull { image: named.into() })),
             ("IfNotPresent" | "Never", Some(found)) => {
@@ -142,11 +206,35 @@ impl ImageManager {
             }
             (policy, _) => {
                 let began = self.env.monotonic();
-                let pulled = self.pull(about, pod_uid, named, &image, policy, credentials).await;
-                self.pulls.note(pod_uid, began, self.env.monotonic());
+                let pulled = self.pull(about, pod.uid, named, &image, policy, credentials).await;
+                self.pulls.note(pod.uid, began, self.env.monotonic());
                 pulled
             }
         }
+    }
+
+    /// The present image, if the pod may have it. Programs are asked for credentials only where some are needed.
+    async fn accessible(
+        &self,
+        about: &ObjectRef,
+        pod: PodIdentity<'_>,
+        image: &str,
+        policy: &str,
+        present: Option<PresentImage>,
+        credentials: &mut Vec<Credential>,
+    ) -> Option<PresentImage> {
+        let may = |found: &PresentImage, known: &[Credential]| !self.records.must_pull(image, &found.id, known);
+        if policy != "Always" && present.as_ref().is_some_and(|found| may(found, credentials)) {
+            return present;
+        }
+        if let Some(providers) = self.providers.as_ref().filter(|_| policy != "Never" || present.is_some()) {
+            let (more, problems) = providers.credentials(image, &pod).await;
+            credentials.extend(more);
+            for problem in problems {
+                self.recorder.warning(about, "FailedCredentialProvider", problem);
+            }
+        }
+        present.filter(|found| may(found, credentials))
     }
 
     async fn pull(
@@ -219,6 +307,10 @@ impl ImageManager {
         image: &str,
         credentials: &'a [Credential],
     ) -> Result<Option<&'a Credential>, cri::Error> {
+        let accepted = |throttle: &PullThrottle| throttle.try_accept(self.env.monotonic());
+        if !self.throttle.as_ref().is_none_or(accepted) {
+            return Err(cri::Error::Other("pull QPS exceeded".into()));
+        }
         self.records.begin(image).map_err(|error| {
             cri::Error::Other(format!("failed to record image pull intent for container image {image:?}: {error}"))
         })?;
@@ -293,6 +385,18 @@ mod tests {
     use super::*;
     use crate::test_api::UnreachableApi;
 
+    const POD: PodIdentity<'static> = PodIdentity { uid: "uid", namespace: "n", name: "p", service_account: "" };
+
+    #[test]
+    fn pulls_beyond_the_rate_are_refused() {
+        let rate = PullRate { per_second: 2, burst: 3 };
+        let throttle = PullThrottle { rate, left: Mutex::new((3.0, Duration::ZERO)) };
+        for (millis, expected) in [(0, true), (0, true), (0, true), (0, false), (500, true), (600, false), (5000, true)]
+        {
+            assert_eq!(throttle.try_accept(Duration::from_millis(millis)), expected, "at {millis}");
+        }
+    }
+
     /// An image that one pod pulled with its secret is not for others that have none.
     #[tokio::test]
     async fn images_pulled_with_a_secret_are_pulled_again_for_others() {
@@ -313,7 +417,7 @@ mod tests {
         let check = async |image: &str, policy: &str, secrets: &[Arc<Secret>], refused: bool, expected: usize| {
             let container =
                 Container { image: Some(image.into()), image_pull_policy: Some(policy.into()), ..Container::default() };
-            let found = images.ensure(&ObjectRef::default(), "uid", &container, secrets).await;
+            let found = images.ensure(&ObjectRef::default(), POD, &container, secrets).await;
             assert_eq!((found.is_err(), pulls()), (refused, expected), "{image} {policy} {secrets:?}");
         };
         check("r.example/preloaded:1", "IfNotPresent", &[], false, 0).await;
@@ -356,7 +460,7 @@ mod tests {
             let container = Container { image: Some(image.clone()), ..Container::default() };
             let next = format!("Back-off pulling image {image:?}: {reason}: {message}");
             for (reason, message) in [(reason, message), ("ImagePullBackOff", next.as_str())] {
-                let waiting = images.ensure(&ObjectRef::default(), "uid", &container, &[]).await.unwrap_err();
+                let waiting = images.ensure(&ObjectRef::default(), POD, &container, &[]).await.unwrap_err();
                 assert_eq!((waiting.reason(), waiting.to_string().as_str()), (reason, message));
             }
         }

@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::credentials::Credential;
+use super::credentials::{Credential, CredentialSource};
 
 /// Which present images a pod must show credentials for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Verification {
     /// Those that this node has pulled.
     #[default]
     NeverPreloaded,
+    /// All but those on a list.
+    NeverAllowlisted,
     Always,
 }
 
@@ -41,9 +43,11 @@ struct Access {
     everyone: bool,
     /// Hashes of credentials by the UID of the secret they are from.
     secrets: BTreeMap<String, String>,
+    /// As NAMESPACE/NAME/UID, those for which a program gave credentials.
+    service_accounts: BTreeSet<String>,
 }
 
-/// The most secrets remembered for one image; those beyond are asked for again.
+/// The most secrets or ServiceAccounts remembered for one image; those beyond are asked for again.
 const SECRETS_PER_IMAGE_MAX: usize = 100;
 
 #[derive(Default)]
@@ -51,7 +55,21 @@ pub struct PullRecords {
     /// Without one nothing is kept.
     file: Option<PathBuf>,
     policy: Verification,
+    /// Names without tag, or all below "NAME/*".
+    allowlist: Vec<String>,
     records: Mutex<Records>,
+}
+
+/// Why a name can't be on the list of images that are not verified.
+pub fn check_allowlisted(pattern: &str) -> Result<(), &'static str> {
+    let plain = pattern.strip_suffix("/*").unwrap_or(pattern);
+    match plain {
+        _ if pattern.trim() != pattern => Err("an image without leading or trailing spaces"),
+        "" => Err("an image"),
+        _ if plain.contains('*') => Err("an image with a wildcard only at its end, as \"/*\""),
+        _ if plain.contains('@') || name(plain) != plain => Err("an image without tag and digest"),
+        _ => Ok(()),
+    }
 }
 
 impl PullRecords {
@@ -65,7 +83,19 @@ impl PullRecords {
             }),
             Err(_) => Records::default(),
         };
-        Self { file: Some(file), policy, records: Mutex::new(records) }
+        Self { file: Some(file), policy, allowlist: vec![], records: Mutex::new(records) }
+    }
+
+    pub fn with_allowlist(self, allowlist: Vec<String>) -> Self {
+        Self { allowlist, ..self }
+    }
+
+    fn is_allowlisted(&self, image: &str) -> bool {
+        let image = name(image);
+        self.allowlist.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => image.starts_with(prefix),
+            None => image == pattern,
+        })
     }
 
     /// Whether a pod with these credentials must pull an image that is present.
@@ -76,11 +106,18 @@ impl PullRecords {
         match self.policy {
             Verification::Never => return false,
             Verification::NeverPreloaded if !by_us => return false,
+            Verification::NeverAllowlisted if self.is_allowlisted(image) => return false,
             _ => {}
         }
         let Some(access) = pulled.and_then(|names| names.get(name(image))) else { return true };
-        let known = |c: &Credential| {
-            access.secrets.contains_key(&c.secret) || access.secrets.values().any(|hash| *hash == c.hash)
+        let known = |credential: &Credential| match &credential.source {
+            CredentialSource::Secret(uid) => {
+                access.secrets.contains_key(uid) || access.secrets.values().any(|hash| *hash == credential.hash)
+            }
+            CredentialSource::ServiceAccount { namespace, name, uid } => {
+                access.service_accounts.contains(&format!("{namespace}/{name}/{uid}"))
+            }
+            CredentialSource::Node => false,
         };
         !access.everyone && !credentials.iter().any(known)
     }
@@ -98,10 +135,15 @@ impl PullRecords {
         let mut records = self.records.lock();
         records.pulling.remove(image);
         let access = records.pulled.entry(id.into()).or_default().entry(name(image).into()).or_default();
-        match credential {
-            None => access.everyone = true,
-            Some(c) if access.secrets.len() < SECRETS_PER_IMAGE_MAX => {
-                access.secrets.insert(c.secret.clone(), c.hash.clone());
+        match credential.map(|credential| (&credential.source, &credential.hash)) {
+            None | Some((CredentialSource::Node, _)) => access.everyone = true,
+            Some((CredentialSource::Secret(uid), hash)) if access.secrets.len() < SECRETS_PER_IMAGE_MAX => {
+                access.secrets.insert(uid.clone(), hash.clone());
+            }
+            Some((CredentialSource::ServiceAccount { namespace, name, uid }, _))
+                if access.service_accounts.len() < SECRETS_PER_IMAGE_MAX =>
+            {
+                access.service_accounts.insert(format!("{namespace}/{name}/{uid}"));
             }
             Some(_) => {}
         }
@@ -155,7 +197,8 @@ mod tests {
     use super::*;
 
     fn credential(secret: &str, hash: &str) -> Credential {
-        Credential { auth: cri::v1::AuthConfig::default(), secret: secret.into(), hash: hash.into() }
+        let source = CredentialSource::Secret(secret.into());
+        Credential { auth: cri::v1::AuthConfig::default(), source, hash: hash.into() }
     }
 
     #[test]
@@ -169,7 +212,9 @@ mod tests {
         assert!(PullRecords::load(directory.path(), Verification::default()).must_pull("r/a:1", "id", &[]), "begun");
         records.pulled("r/a:1", "id", Some(&own));
         let check = |policy, image: &str, credentials: &[&Credential], expected: bool| {
-            let credentials: Vec<Credential> = credentials.iter().map(|c| credential(&c.secret, &c.hash)).collect();
+            let copy =
+                |c: &Credential| Credential { auth: c.auth.clone(), source: c.source.clone(), hash: c.hash.clone() };
+            let credentials: Vec<Credential> = credentials.iter().map(|c| copy(c)).collect();
             // As the next run finds it.
             let records = PullRecords::load(directory.path(), policy);
             assert_eq!(records.must_pull(image, "id", &credentials), expected, "{policy:?} {image} {credentials:?}");
@@ -188,6 +233,35 @@ mod tests {
         check(usual, "r/a:1", &[], false);
         records.forget("id");
         check(usual, "r/a:1", &[], false);
+    }
+
+    #[test]
+    fn what_programs_gave_is_its_service_accounts_or_the_nodes() {
+        let records = PullRecords::load(Path::new("/nowhere"), Verification::Always);
+        let of = |source| Credential { auth: cri::v1::AuthConfig::default(), source, hash: "h".into() };
+        let account = |uid: &str| {
+            of(CredentialSource::ServiceAccount { namespace: "n".into(), name: "a".into(), uid: uid.into() })
+        };
+        records.pulled("r/a:1", "id", Some(&account("1")));
+        assert!(!records.must_pull("r/a:1", "id", &[account("1")]));
+        assert!(records.must_pull("r/a:1", "id", &[account("2")]));
+        records.pulled("r/a:1", "id", Some(&of(CredentialSource::Node)));
+        assert!(!records.must_pull("r/a:1", "id", &[]));
+    }
+
+    #[test]
+    fn listed_images_are_not_verified() {
+        let list = vec!["r/a".to_string(), "r/team/*".to_string()];
+        let records = PullRecords { policy: Verification::NeverAllowlisted, ..PullRecords::default() };
+        let records = records.with_allowlist(list);
+        for (image, expected) in [("r/a:1", false), ("r/ab:1", true), ("r/team/x:1", false), ("r/team:1", true)] {
+            assert_eq!(records.must_pull(image, "id", &[]), expected, "{image}");
+        }
+        for (pattern, fine) in
+            [("r/a", true), ("r:5000/a", true), ("r/*", true), ("r/a:1", false), ("r/*/a", false), (" r", false)]
+        {
+            assert_eq!(check_allowlisted(pattern).is_ok(), fine, "{pattern}");
+        }
     }
 
     #[test]

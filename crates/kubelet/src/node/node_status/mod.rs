@@ -5,6 +5,7 @@
 
 mod comparison;
 mod events;
+mod extended_resources;
 mod machine;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
@@ -37,6 +38,7 @@ use tokio::sync::Notify;
 use crate::{
     config::Config,
     csi::mounter::CsiManager,
+    node::node_shutdown::ShutdownState,
     pod::pod_status::whole_seconds,
     resources::eviction::{Pressure, Pressures, Signal, Threshold, condition_name},
     runtime::{
@@ -84,6 +86,7 @@ pub struct NodeStatusManager {
     /// Our Node object as last seen; shared with admission.
     pub node: Arc<Mutex<Node>>,
     pub pressures: Arc<Pressures>,
+    pub shutdown: Arc<ShutdownState>,
     pub allocatable: Allocatable,
     pub features: Arc<RuntimeFeatures>,
     /// Volumes of drivers that are in use.
@@ -170,12 +173,17 @@ impl NodeStatusManager {
         for (size, bytes) in &machine.hugepages {
             capacity.insert(format!("hugepages-{size}"), text(*bytes));
         }
+        if !self.config.local_storage_isolation {
+            capacity.remove("ephemeral-storage");
+        }
         let mut allocatable = capacity.clone();
         let left = &self.allocatable;
         let cpu = left.cpu_milli;
         allocatable.insert("cpu".into(), if cpu % 1000 == 0 { text(cpu / 1000) } else { Quantity(format!("{cpu}m")) });
         allocatable.insert("memory".into(), kilobytes(left.memory_bytes));
-        allocatable.insert("ephemeral-storage".into(), text(left.ephemeral_bytes));
+        if self.config.local_storage_isolation {
+            allocatable.insert("ephemeral-storage".into(), text(left.ephemeral_bytes));
+        }
         let mut addresses: Vec<NodeAddress> = self
             .addresses
             .iter()
@@ -226,6 +234,9 @@ impl NodeStatusManager {
 
     /// Why the node cannot run pods just now.
     async fn problem(&self) -> Option<String> {
+        if self.shutdown.is_active() {
+            return Some("node is shutting down".into());
+        }
         let answer = match self.env.timeout(RUNTIME_STATUS_TIMEOUT, self.runtime.status(false)).await {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(format!("container runtime is down: {error}")),
@@ -352,6 +363,7 @@ impl NodeStatusManager {
         let known = self.node.lock().clone();
         let previous = known.status.clone().unwrap_or_default();
         let mut status = self.static_status();
+        let stale = extended_resources::carry_over(&mut status, &previous);
         status.conditions = Some(self.conditions(previous.conditions.as_deref().unwrap_or_default()).await);
         status.images = self.images().await.or(previous.images.clone());
         status.runtime_handlers = self.features.node_handlers();
@@ -363,11 +375,14 @@ impl NodeStatusManager {
         let is_ready = |s: &NodeStatus| s.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let (ready, was_ready) = (is_ready(&status), is_ready(&previous));
         let due = last_report.is_none_or(|at| self.env.monotonic() - at >= self.config.status_report_interval);
-        if !due && !differs(&previous, &status) {
+        if !due && stale.is_empty() && !differs(&previous, &status) {
             return ready;
         }
         let api = self.client.api::<Node>();
         let Ok(mut body) = serde_json::to_value(&status) else { return ready };
+        for name in stale {
+            body["allocatable"][name] = serde_json::Value::Null;
+        }
         // Addresses are merged by type; a stale one would stay.
         if let Some(addresses) = body.get_mut("addresses").and_then(|a| a.as_array_mut()) {
             addresses.insert(0, json!({"$patch": "replace"}));

@@ -29,7 +29,11 @@ use worker::Worker;
 use crate::{
     config::Config,
     images::image_manager::ImageManager,
-    pod::{pod_manager::PodManager, pod_spec, probe_manager::ProbeManager, status_manager::StatusManager},
+    node::node_shutdown::ShutdownState,
+    pod::{
+        admission::hook::PodAdmissionHook, pod_manager::PodManager, pod_spec, probe_manager::ProbeManager,
+        status_manager::StatusManager,
+    },
     resources::{allocation_manager::AllocationManager, container_manager::ContainerManager, eviction::Pressures},
     runtime::{backoff::Backoff, runtime_manager::RuntimeManager},
     volumes::{referenced_objects::ReferencedObjects, volume_manager::VolumeManager},
@@ -54,6 +58,8 @@ pub struct Shared {
     /// Our own Node object, kept by `node_status`.
     pub node: Arc<Mutex<Node>>,
     pub pressures: Arc<Pressures>,
+    pub shutdown: Arc<ShutdownState>,
+    pub admission_hook: Option<PodAdmissionHook>,
     pub crash_backoff: Backoff,
     pub allocations: AllocationManager,
     pub metrics: Metrics,
@@ -134,7 +140,7 @@ impl PodWorkers {
         let predecessors = predecessors(&handles, &pod);
         let handle = Arc::new(Handle::new(pod));
         handles.insert(uid.clone(), handle.clone());
-        let worker = Worker::new(self.shared.clone(), handle.clone(), uid.clone(), fresh);
+        let worker = Worker::new(self.shared.clone(), handle.clone(), self.handles.clone(), uid.clone(), fresh);
         let workers = Self { shared: self.shared.clone(), handles: self.handles.clone() };
         let own = handle.clone();
         let task = self.shared.env.spawn(async move {
@@ -198,6 +204,16 @@ impl PodWorkers {
     /// Whether a worker cares for this pod.
     pub fn knows(&self, uid: &str) -> bool {
         self.handles.lock().contains_key(uid)
+    }
+
+    /// Until nothing of the pod runs and it holds no volumes.
+    pub fn wait_terminated(&self, uid: &str) -> impl Future<Output = ()> + use<> {
+        let released = self.handles.lock().get(uid).map(|handle| handle.released.clone());
+        async move {
+            if let Some(released) = released {
+                released.cancelled().await;
+            }
+        }
     }
 
     /// Whether nothing of the pod runs and it holds no volumes.

@@ -17,6 +17,8 @@ use crate::pod::{
 pub struct Eviction {
     pub reason: String,
     pub message: String,
+    /// What its DisruptionTarget condition says, if it is to have one.
+    pub disruption_message: Option<String>,
     pub grace_period_seconds: i64,
 }
 

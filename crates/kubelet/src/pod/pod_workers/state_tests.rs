@@ -40,7 +40,8 @@ fn manifest(image: &str) -> Arc<Pod> {
 }
 
 fn eviction(grace_period_seconds: i64) -> PodWorkerEvent {
-    Evicted(Eviction { reason: "Evicted".into(), message: "low".into(), grace_period_seconds })
+    let (reason, message) = ("Evicted".to_string(), "low".to_string());
+    Evicted(Eviction { reason, disruption_message: None, message, grace_period_seconds })
 }
 
 fn failure(reason: &str) -> PodFailure {

@@ -8,12 +8,13 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use tracing::Instrument;
 
 use super::{
-    Handle, Shared,
+    Handle, Handles, Shared,
     state::{PodWorkerEvent, PodWorkerState, Work},
 };
 use crate::{
     node::node_metrics::{POD_START_DURATION, POD_START_SLI_DURATION, POD_START_TOTAL_DURATION, POD_WORKER_DURATION},
     pod::{
+        admission::Refusal,
         pod_actions::ActuatedResources,
         pod_spec::{self, Kind},
         pod_start,
@@ -33,12 +34,16 @@ const CONTAINER_START_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) handle: Arc<Handle>,
+    /// Of all pods, some of which may have to make room.
+    pub(super) handles: Handles,
     pub(super) uid: String,
     /// Why containers wait, by name.
     pub(super) waiting: HashMap<String, WaitingReason>,
     /// Monotonic time of the next sync without a wake-up.
     next_sync: Option<Duration>,
     pub(super) admitted: bool,
+    /// Why it may not begin yet.
+    pub(super) blocked: Option<Refusal>,
     /// Consecutive failures to make the pod's sandbox or volumes.
     pub(super) failures: u32,
     pub(super) last: PodRuntimeStatus,
@@ -61,7 +66,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, handle: Arc<Handle>, uid: String, fresh: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, handle: Arc<Handle>, handles: Handles, uid: String, fresh: bool) -> Self {
         let resizes = Resizes::reported(&handle.pod(), shared.env.now());
         Self {
             container_starts: Arc::default(),
@@ -71,10 +76,12 @@ impl Worker {
             starting: true,
             shared,
             handle,
+            handles,
             uid,
             waiting: HashMap::new(),
             next_sync: None,
             admitted: false,
+            blocked: None,
             failures: 0,
             last: PodRuntimeStatus::default(),
             handler: None,
@@ -176,9 +183,15 @@ impl Worker {
         match self.next_sync.take() {
             Some(at) => {
                 let wait = at.saturating_sub(env.monotonic());
+                let wait = self.shared.config.sync_interval.map_or(wait, |interval| interval.min(wait));
                 env.timeout(wait, self.handle.wake.notified()).await;
             }
-            None => self.handle.wake.notified().await,
+            None => match self.shared.config.sync_interval {
+                Some(interval) => {
+                    env.timeout(interval, self.handle.wake.notified()).await;
+                }
+                None => self.handle.wake.notified().await,
+            },
         }
     }
 
@@ -253,8 +266,12 @@ impl Worker {
             failure: failure.as_ref(),
             now: shared.env.now(),
         });
-        if let Some(eviction) = eviction {
-            pod_status::mark_disrupted(&mut status, &previous, &eviction.message, shared.env.now());
+        if status.phase.as_deref() == Some("Pending") {
+            status.reason = self.blocked.as_ref().map(|refusal| refusal.reason.clone());
+            status.message = self.blocked.as_ref().map(|refusal| refusal.message.clone());
+        }
+        if let Some(message) = eviction.and_then(|eviction| eviction.disruption_message) {
+            pod_status::mark_disrupted(&mut status, &previous, &message, shared.env.now());
         }
         shared.statuses.set(pod, status.clone());
         status

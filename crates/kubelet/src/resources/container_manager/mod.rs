@@ -3,6 +3,7 @@
 //! Touches nothing outside its own root, so several nodes live on one machine.
 
 mod burstable;
+mod group_names;
 mod hierarchy;
 mod protected_memory;
 mod systemd;
@@ -376,6 +377,11 @@ impl ContainerManager {
         let file = if self.is_unified() { "memory.current" } else { "memory.usage_in_bytes" };
         let (_, place) = self.pod_group(pod, "memory")?;
         std::fs::read_to_string(place.join(file)).ok()?.trim().parse().ok()
+    }
+
+    /// Directory of the group that all pods are in, for one controller.
+    pub fn pods_directory(&self, controller: &str) -> Option<PathBuf> {
+        self.hierarchy.group_dir(controller, &self.place(&self.top))
     }
 
     /// Directories of a pod's group, one per hierarchy, for statistics.

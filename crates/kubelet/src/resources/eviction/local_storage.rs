@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use api::quantity;
+use api::{pod_resources, quantity};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{files::disk, pod::pod_spec, runtime::container_config::resources};
@@ -30,32 +30,43 @@ fn storage_limit(container: &k8s_openapi::api::core::v1::Container) -> Option<i6
     resources::bytes(&container.resources.as_ref()?.limits, "ephemeral-storage")
 }
 
-/// Why the pod must go, in the words that its status shows.
-pub fn excess(pod: &Pod, usage: &DiskUsage) -> Option<String> {
+/// A limit of its own that a pod has gone beyond.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// As the metrics call it.
+    pub signal: &'static str,
+    /// As the pod's status shows it.
+    pub message: String,
+}
+
+/// Why the pod must go.
+pub fn excess(pod: &Pod, usage: &DiskUsage) -> Option<Excess> {
     for volume in pod_spec::spec(pod).volumes.iter().flatten() {
         let Some(limit) = volume.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()) else { continue };
         let bytes = quantity::value(limit).filter(|bytes| *bytes > 0);
         if bytes.is_some_and(|bytes| usage.volumes.get(&volume.name).is_some_and(|used| *used > bytes)) {
-            return Some(format!("Usage of EmptyDir volume {:?} exceeds the limit {:?}. ", volume.name, limit.0));
+            let message = format!("Usage of EmptyDir volume {:?} exceeds the limit {:?}. ", volume.name, limit.0);
+            return Some(Excess { signal: "emptydirfs.limit", message });
         }
     }
-    let containers = || pod_spec::containers(pod).iter();
-    if containers().all(|c| storage_limit(c).is_some()) {
-        let limit: i64 = containers().filter_map(storage_limit).sum();
+    if let Some(limit) = pod_resources::limits(pod).get("ephemeral-storage").map(|limit| limit.value()) {
         let used: i64 = usage.volumes.values().chain(usage.containers.values()).sum();
         if used > limit {
-            return Some(format!(
+            let message = format!(
                 "Pod ephemeral local storage usage exceeds the total limit of containers {}. ",
                 super::ranking::binary(limit)
-            ));
+            );
+            return Some(Excess { signal: "ephemeralpodfs.limit", message });
         }
     }
-    containers().chain(pod_spec::init_containers(pod)).find_map(|container| {
-        let limit = storage_limit(container)?;
+    pod_spec::containers(pod).iter().find_map(|container| {
+        let limit = storage_limit(container).filter(|limit| *limit > 0)?;
         let used = usage.containers.get(&container.name)?;
         (*used > limit).then(|| {
             let limit = super::ranking::binary(limit);
-            format!("Container {} exceeded its local ephemeral storage limit {limit:?}. ", container.name)
+            let message =
+                format!("Container {} exceeded its local ephemeral storage limit {limit:?}. ", container.name);
+            Excess { signal: "ephemeralcontainerfs.limit", message }
         })
     })
 }
@@ -81,7 +92,7 @@ mod tests {
                 volumes: [("v".to_string(), volume)].into(),
                 containers: [("a".to_string(), container)].into(),
             };
-            assert_eq!(excess(&pod, &usage).as_deref(), expected, "{spec}");
+            assert_eq!(excess(&pod, &usage).map(|excess| excess.message).as_deref(), expected, "{spec}");
         };
         let volume =
             json!({"containers": [{"name": "a"}], "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Ki"}}]});
@@ -92,6 +103,12 @@ mod tests {
         check(one, 1000, 1000, Some("Pod ephemeral local storage usage exceeds the total limit of containers 1Ki. "));
         check(
             json!({"containers": [limited("a", "1Ki"), {"name": "b"}]}),
+            0,
+            2000,
+            Some("Pod ephemeral local storage usage exceeds the total limit of containers 1Ki. "),
+        );
+        check(
+            json!({"containers": [limited("a", "1Ki"), limited("b", "1Mi")]}),
             0,
             2000,
             Some("Container a exceeded its local ephemeral storage limit \"1Ki\". "),

@@ -2,25 +2,34 @@
 //! Run by `wiring`; ranks by `ranking`, decides by `thresholds`, acts through `pod_workers`.
 //! One pod at a time for a shortage, and only after what nobody uses was removed.
 
+mod filesystems;
 mod local_storage;
 mod ranking;
 mod thresholds;
 
-use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
+use filesystems::FileSystems;
 use k8s_openapi::api::core::v1::Pod;
 use local_storage::DiskUsage;
 use parking_lot::Mutex;
 use ranking::Usage;
 use thresholds::{Observation, Observations, ThresholdHistory};
-pub use thresholds::{Pressure, Signal, Threshold, ThresholdError, parse, with_reclaim};
+pub use thresholds::{Pressure, Signal, Threshold, ThresholdError, parse, with_allocatable, with_reclaim};
 use tokio::sync::Notify;
 
 use crate::{
-    files::disk::Disk,
+    files::disk::{self, Disk},
     images::image_gc::ImageGc,
     node::node_metrics::EVICTIONS,
     pod::{
+        admission::preemption::is_critical,
         pod_spec::{self, QosClass},
         pod_status::is_terminal,
         pod_workers::{Eviction, PodWorkers},
@@ -50,7 +59,7 @@ impl Pressures {
     /// Why a pod may not begin here now.
     pub fn refuse(&self, pod: &Pod) -> Option<String> {
         let found = self.0.lock().clone();
-        if ranking::is_critical(pod) {
+        if is_critical(pod) {
             return None;
         }
         let only_memory = found == [Pressure::Memory];
@@ -91,9 +100,9 @@ impl EvictionManager {
 
     async fn synchronize(&self, history: &mut ThresholdHistory) {
         let shared = &self.workers.shared;
-        let seen = self.observe().await;
-        let decision =
-            history.decide(&self.thresholds, &seen, shared.env.monotonic(), shared.config.eviction_transition);
+        let (seen, systems) = self.observe().await;
+        let thresholds = systems.thresholds(&self.thresholds);
+        let decision = history.decide(&thresholds, &seen, shared.env.monotonic(), shared.config.eviction_transition);
         let before = std::mem::replace(&mut *shared.pressures.0.lock(), decision.pressures.clone());
         if before != decision.pressures {
             self.tell.notify_one();
@@ -104,31 +113,39 @@ impl EvictionManager {
         let about = client::reference(&*shared.node.lock());
         let message = format!("Attempting to reclaim {}", threshold.signal.resource());
         shared.recorder.warning(&about, "EvictionThresholdMet", message);
-        if threshold.signal.pressure() == Pressure::Disk && self.reclaimed(&threshold).await {
+        if threshold.signal.pressure() == Pressure::Disk && self.reclaimed(&threshold, systems).await {
             return;
         }
-        let ranked = ranking::rank(self.usages(threshold.signal).await, threshold.signal);
+        let ranked = ranking::rank(self.usages(threshold.signal, systems).await, threshold.signal);
         let Some((pod, usage)) = ranked.first() else { return };
-        let grace = match (threshold.grace.is_zero(), shared.config.eviction_max_grace_seconds) {
-            (true, _) => IMMEDIATE_GRACE_PERIOD_SECONDS,
-            (false, most) if most > 0 => pod_spec::grace_period_seconds(pod).min(most),
-            (false, _) => pod_spec::grace_period_seconds(pod),
+        let grace = match threshold.grace.is_zero() {
+            true => IMMEDIATE_GRACE_PERIOD_SECONDS,
+            false => pod_spec::grace_period_seconds(pod).min(shared.config.eviction_max_grace_seconds).max(0),
         };
-        self.evict(pod, threshold.signal.name(), ranking::message(pod, usage, &threshold, shortage), grace);
+        let message = ranking::message(pod, usage, &threshold, shortage);
+        self.evict(pod, threshold.signal.name(), message.clone(), Some(message), grace);
         self.wait_for_end(pod).await;
     }
 
     /// Removes what nobody uses; true when that was enough.
-    async fn reclaimed(&self, threshold: &Threshold) -> bool {
-        if let Err(error) = container_gc::collect(&self.workers).await {
+    async fn reclaimed(&self, threshold: &Threshold, systems: FileSystems) -> bool {
+        let reclaim = systems.reclaim(threshold.signal);
+        if !reclaim.containers && !reclaim.images {
+            return false;
+        }
+        if reclaim.containers
+            && let Err(error) = container_gc::collect(&self.workers).await
+        {
             tracing::warn!(%error, "failed to remove dead containers");
         }
-        self.images.remove_all_unused(&self.workers).await;
-        let seen = self.observe().await;
+        if reclaim.images {
+            self.images.remove_all_unused(&self.workers).await;
+        }
+        let (seen, _) = self.observe().await;
         seen.get(&threshold.signal).is_none_or(|o| o.available >= threshold.least.resolve(o.capacity))
     }
 
-    async fn observe(&self) -> Observations {
+    async fn observe(&self) -> (Observations, FileSystems) {
         let shared = &self.workers.shared;
         let mut seen = Observations::new();
         let mut note = |signal, available: u64, capacity: u64| {
@@ -145,17 +162,28 @@ impl EvictionManager {
             &read("/proc/sys/kernel/threads-max"),
         );
         note(Signal::Pid, free, limit);
-        if let Some(disk) = Disk::measure(&shared.config.root_dir) {
-            note(Signal::NodeFs, disk.bytes_free, disk.bytes);
-            note(Signal::NodeFsInodes, disk.inodes_free, disk.inodes);
+        if let Some((limit, used)) = shared.cgroups.pods_directory("memory").and_then(|place| memory_of_pods(&place)) {
+            note(Signal::AllocatableMemory, limit.saturating_sub(used), limit);
         }
         let info = shared.runtime.runtime.image_fs_info().await.unwrap_or_default();
-        let place = info.image_filesystems.first().and_then(|fs| fs.fs_id.as_ref()).map(|id| id.mountpoint.clone());
-        if let Some(disk) = place.and_then(|place| Disk::measure(Path::new(&place))) {
-            note(Signal::ImageFs, disk.bytes_free, disk.bytes);
-            note(Signal::ImageFsInodes, disk.inodes_free, disk.inodes);
+        let place = |list: &[cri::v1::FilesystemUsage]| -> Option<PathBuf> {
+            list.first()?.fs_id.as_ref().map(|id| PathBuf::from(&id.mountpoint))
+        };
+        let images = place(&info.image_filesystems);
+        let layers = place(&info.container_filesystems).or_else(|| images.clone());
+        let node = Some(shared.config.root_dir.clone());
+        for (place, bytes, inodes) in [
+            (&node, Signal::NodeFs, Signal::NodeFsInodes),
+            (&images, Signal::ImageFs, Signal::ImageFsInodes),
+            (&layers, Signal::ContainerFs, Signal::ContainerFsInodes),
+        ] {
+            if let Some(disk) = place.as_deref().and_then(Disk::measure) {
+                note(bytes, disk.bytes_free, disk.bytes);
+                note(inodes, disk.inodes_free, disk.inodes);
+            }
         }
-        seen
+        let device = |place: &Option<PathBuf>| std::fs::metadata(place.as_ref()?).ok().map(|meta| meta.dev());
+        (seen, FileSystems::of_devices(device(&node), device(&images), device(&layers)))
     }
 
     /// By what they were granted: asking for more must not protect anyone.
@@ -168,34 +196,51 @@ impl EvictionManager {
     }
 
     /// What each pod uses of the short resource.
-    async fn usages(&self, signal: Signal) -> Vec<(Arc<Pod>, Usage)> {
+    async fn usages(&self, signal: Signal, systems: FileSystems) -> Vec<(Arc<Pod>, Usage)> {
         let by_pod = self.container_stats().await;
+        let counted = systems.counted(signal);
         let mut result = Vec::new();
         for pod in self.running_pods() {
             let stats = by_pod.get(pod_spec::uid(&pod)).map(Vec::as_slice).unwrap_or_default();
-            let mut usage = Usage::default();
-            for container in stats {
-                let used = match signal {
-                    Signal::Memory => container.memory,
-                    Signal::NodeFs | Signal::ImageFs => container.disk,
-                    Signal::NodeFsInodes | Signal::ImageFsInodes => container.inodes,
-                    Signal::Pid => 0,
-                };
-                usage.containers.push((container.name.clone(), used));
-            }
-            usage.total = usage.containers.iter().map(|(_, used)| used).sum();
-            match signal {
-                Signal::NodeFs => {
-                    let disk = self.disk_usage(&pod, &by_pod).await;
-                    usage.total = disk.volumes.values().chain(disk.containers.values()).sum();
-                    usage.containers = disk.containers.into_iter().collect();
+            let of = |amount: fn(&ContainerUsage) -> i64| -> Vec<(String, i64)> {
+                stats.iter().map(|container| (container.name.clone(), amount(container))).collect()
+            };
+            let sum = |containers: &[(String, i64)]| containers.iter().map(|(_, used)| used).sum::<i64>();
+            let (containers, volumes) = match signal {
+                Signal::Memory | Signal::AllocatableMemory => (of(|c| c.memory), 0),
+                Signal::NodeFs | Signal::ImageFs | Signal::ContainerFs => match counted.logs_and_volumes {
+                    true => {
+                        let disk = self.disk_usage(&pod, &by_pod, counted.layers).await;
+                        (disk.containers.into_iter().collect(), disk.volumes.values().sum())
+                    }
+                    false if counted.layers => (of(|c| c.disk), 0),
+                    false => (vec![], 0),
+                },
+                Signal::NodeFsInodes | Signal::ImageFsInodes | Signal::ContainerFsInodes => {
+                    let own = if counted.layers { of(|c| c.inodes) } else { vec![] };
+                    let volumes = if counted.logs_and_volumes { self.inodes_of_volumes(&pod).await } else { 0 };
+                    (own, volumes)
                 }
-                Signal::Pid => usage.total = processes(&self.workers.shared.cgroups.pod_directories(&pod)),
-                _ => {}
-            }
-            result.push((pod, usage));
+                Signal::Pid => (vec![], processes(&self.workers.shared.cgroups.pod_directories(&pod))),
+            };
+            result.push((pod, Usage { total: sum(&containers) + volumes, containers }));
         }
         result
+    }
+
+    async fn inodes_of_volumes(&self, pod: &Arc<Pod>) -> i64 {
+        let logs = container_config::log_directory(&self.workers.shared.config.pod_logs_dir(), pod);
+        let places: Vec<PathBuf> = self.volumes_on_disk(pod).into_values().chain([logs]).collect();
+        let count = move || places.iter().map(|place| disk::usage_below(place).inodes as i64).sum();
+        env::spawn_blocking(count).await.unwrap_or_default()
+    }
+
+    /// Directories of emptyDir volumes, by name.
+    fn volumes_on_disk(&self, pod: &Pod) -> HashMap<String, PathBuf> {
+        let paths = self.workers.shared.volumes.paths(pod_spec::uid(pod));
+        let volumes = pod_spec::spec(pod).volumes.iter().flatten();
+        let on_disk = volumes.filter(|v| v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref() != Some("Memory")));
+        on_disk.filter_map(|v| paths.get(&v.name).map(|path| (v.name.clone(), path.clone()))).collect()
     }
 
     async fn container_stats(&self) -> HashMap<String, Vec<ContainerUsage>> {
@@ -216,17 +261,22 @@ impl EvictionManager {
         by_pod
     }
 
-    async fn disk_usage(&self, pod: &Arc<Pod>, by_pod: &HashMap<String, Vec<ContainerUsage>>) -> DiskUsage {
+    async fn disk_usage(
+        &self,
+        pod: &Arc<Pod>,
+        by_pod: &HashMap<String, Vec<ContainerUsage>>,
+        with_layers: bool,
+    ) -> DiskUsage {
         let shared = &self.workers.shared;
         let uid = pod_spec::uid(pod);
-        let paths = shared.volumes.paths(uid);
-        let volumes = pod_spec::spec(pod).volumes.iter().flatten();
-        let on_disk = volumes.filter(|v| v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref() != Some("Memory")));
-        let places: Vec<_> =
-            on_disk.filter_map(|v| paths.get(&v.name).map(|path| (v.name.clone(), path.clone()))).collect();
+        let places = self.volumes_on_disk(pod);
         let logs = container_config::log_directory(&shared.config.pod_logs_dir(), pod);
-        let layers: Vec<(String, i64)> =
-            by_pod.get(uid).into_iter().flatten().map(|c| (c.name.clone(), c.disk)).collect();
+        let layers: Vec<(String, i64)> = by_pod
+            .get(uid)
+            .into_iter()
+            .flatten()
+            .map(|c| (c.name.clone(), if with_layers { c.disk } else { 0 }))
+            .collect();
         let measure = move || DiskUsage {
             volumes: places.into_iter().map(|(name, path)| (name, local_storage::bytes_below(&path))).collect(),
             containers: layers
@@ -239,24 +289,36 @@ impl EvictionManager {
 
     /// Ends pods that have gone beyond their own limits of disk.
     async fn enforce_limits(&self) {
-        let pods: Vec<_> = self.running_pods().into_iter().filter(|pod| local_storage::has_limits(pod)).collect();
+        if !self.workers.shared.config.local_storage_isolation {
+            return;
+        }
+        let pods: Vec<_> =
+            self.running_pods().into_iter().filter(|pod| local_storage::has_limits(pod) && !is_critical(pod)).collect();
         if pods.is_empty() {
             return;
         }
         let by_pod = self.container_stats().await;
         for pod in pods {
-            let usage = self.disk_usage(&pod, &by_pod).await;
-            if let Some(message) = local_storage::excess(&pod, &usage) {
-                self.evict(&pod, "ephemeral-storage", message, IMMEDIATE_GRACE_PERIOD_SECONDS);
+            let usage = self.disk_usage(&pod, &by_pod, true).await;
+            if let Some(excess) = local_storage::excess(&pod, &usage) {
+                self.evict(&pod, excess.signal, excess.message, None, IMMEDIATE_GRACE_PERIOD_SECONDS);
             }
         }
     }
 
-    fn evict(&self, pod: &Arc<Pod>, signal: &str, message: String, grace_period_seconds: i64) {
+    /// A pod that went beyond a limit of its own is no victim of the node's: nothing is said of a disruption.
+    fn evict(
+        &self,
+        pod: &Arc<Pod>,
+        signal: &str,
+        message: String,
+        disruption_message: Option<String>,
+        grace_period_seconds: i64,
+    ) {
         self.workers.shared.metrics.count(&EVICTIONS, &[signal]);
         tracing::warn!(pod = pod_spec::display(pod), message, "evicting a pod");
         self.workers.shared.recorder.warning(&client::reference(&**pod), "Evicted", message.clone());
-        let eviction = Eviction { reason: "Evicted".into(), message, grace_period_seconds };
+        let eviction = Eviction { reason: "Evicted".into(), message, disruption_message, grace_period_seconds };
         self.workers.evict(pod_spec::uid(pod), eviction);
     }
 
@@ -275,6 +337,19 @@ struct ContainerUsage {
     memory: i64,
     disk: i64,
     inodes: i64,
+}
+
+/// The most that all pods together may have, and what they use without what the kernel can drop; `None` where nothing
+/// limits them.
+fn memory_of_pods(directory: &Path) -> Option<(u64, u64)> {
+    let read = |names: [&str; 2]| names.iter().find_map(|name| std::fs::read_to_string(directory.join(name)).ok());
+    let number = |text: String| text.trim().parse::<u64>().ok();
+    let limit = number(read(["memory.max", "memory.limit_in_bytes"])?)?;
+    let used = number(read(["memory.current", "memory.usage_in_bytes"])?)?;
+    let stat = std::fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+    let inactive = |key: &str| stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+    let inactive = inactive("total_inactive_file ").or_else(|| inactive("inactive_file ")).unwrap_or(0);
+    Some((limit, used.saturating_sub(inactive)))
 }
 
 /// Free process ids and how many there can be.
@@ -313,6 +388,19 @@ mod tests {
     fn process_ids_are_bounded_by_the_smaller_limit() {
         assert_eq!(process_ids("0.1 0.2 0.3 2/300 999\n", "4194304\n", "1000\n"), (700, 1000));
         assert_eq!(process_ids("", "1", "1"), (0, 0));
+    }
+
+    #[test]
+    fn the_memory_of_all_pods_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+        assert_eq!(memory_of_pods(directory.path()), None);
+        write("memory.current", "700\n");
+        write("memory.stat", "anon 1\ninactive_file 200\n");
+        write("memory.max", "max\n");
+        assert_eq!(memory_of_pods(directory.path()), None);
+        write("memory.max", "1000\n");
+        assert_eq!(memory_of_pods(directory.path()), Some((1000, 500)));
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::{cmp::Reverse, sync::Arc};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::thresholds::{Observation, Signal, Threshold};
-use crate::{pod::pod_spec, runtime::container_config::resources};
-
-const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+use crate::{
+    pod::{admission::preemption::is_critical, pod_spec},
+    runtime::container_config::resources,
+};
 
 /// What a pod and its containers use of the short resource.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -19,21 +20,10 @@ pub struct Usage {
     pub containers: Vec<(String, i64)>,
 }
 
-pub fn is_critical(pod: &Pod) -> bool {
-    pod_spec::is_static(pod)
-        || pod_spec::is_mirror(pod)
-        || pod_spec::spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
-}
-
 fn request(container: &Container, signal: Signal) -> i64 {
     let requests = container.resources.clone().unwrap_or_default().requests;
-    match signal {
-        Signal::Memory | Signal::NodeFs | Signal::ImageFs => {
-            resources::bytes(&requests, signal.resource()).unwrap_or(0)
-        }
-        // Nobody can ask for inodes or process ids.
-        Signal::NodeFsInodes | Signal::ImageFsInodes | Signal::Pid => 0,
-    }
+    // Nobody can ask for inodes or process ids.
+    resources::bytes(&requests, signal.resource()).unwrap_or(0)
 }
 
 fn pod_request(pod: &Pod, signal: Signal) -> i64 {
@@ -56,9 +46,9 @@ pub fn rank(mut pods: Vec<(Arc<Pod>, Usage)>, signal: Signal) -> Vec<(Arc<Pod>, 
 pub fn message(pod: &Pod, usage: &Usage, threshold: &Threshold, seen: Observation) -> String {
     let signal = threshold.signal;
     let resource = signal.resource();
-    let quantity = |value: i64| match signal {
-        Signal::Memory | Signal::NodeFs | Signal::ImageFs => binary(value),
-        Signal::NodeFsInodes | Signal::ImageFsInodes | Signal::Pid => value.to_string(),
+    let quantity = |value: i64| match resource {
+        "inodes" | "pids" => value.to_string(),
+        _ => binary(value),
     };
     let mut text = format!(
         "The node was low on resource: {resource}. Threshold quantity: {}, available: {}. ",
@@ -110,7 +100,7 @@ mod tests {
             (pod("greedy", 0, "100"), usage(500)),
             (pod("greedier", 0, "0"), usage(600)),
             (pod("important", 10, "0"), usage(900)),
-            (pod("critical", SYSTEM_CRITICAL_PRIORITY, "0"), usage(999)),
+            (pod("critical", 2_000_000_000, "0"), usage(999)),
         ];
         let ranked = rank(pods, Signal::Memory);
         let names: Vec<_> = ranked.iter().map(|(pod, _)| pod_spec::name(pod)).collect();

@@ -12,10 +12,14 @@ use api::quantity;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     Memory,
+    /// What is left of the memory that all pods together may have.
+    AllocatableMemory,
     NodeFs,
     NodeFsInodes,
     ImageFs,
     ImageFsInodes,
+    ContainerFs,
+    ContainerFsInodes,
     Pid,
 }
 
@@ -27,12 +31,15 @@ pub enum Pressure {
 }
 
 impl Signal {
-    const NAMES: [(&'static str, Self); 6] = [
+    const NAMES: [(&'static str, Self); 9] = [
         ("memory.available", Self::Memory),
+        ("allocatableMemory.available", Self::AllocatableMemory),
         ("nodefs.available", Self::NodeFs),
         ("nodefs.inodesFree", Self::NodeFsInodes),
         ("imagefs.available", Self::ImageFs),
         ("imagefs.inodesFree", Self::ImageFsInodes),
+        ("containerfs.available", Self::ContainerFs),
+        ("containerfs.inodesFree", Self::ContainerFsInodes),
         ("pid.available", Self::Pid),
     ];
 
@@ -46,18 +53,23 @@ impl Signal {
 
     pub fn pressure(self) -> Pressure {
         match self {
-            Self::Memory => Pressure::Memory,
+            Self::Memory | Self::AllocatableMemory => Pressure::Memory,
             Self::Pid => Pressure::Pid,
-            Self::NodeFs | Self::NodeFsInodes | Self::ImageFs | Self::ImageFsInodes => Pressure::Disk,
+            Self::NodeFs
+            | Self::NodeFsInodes
+            | Self::ImageFs
+            | Self::ImageFsInodes
+            | Self::ContainerFs
+            | Self::ContainerFsInodes => Pressure::Disk,
         }
     }
 
     /// The resource as the messages name it.
     pub fn resource(self) -> &'static str {
         match self {
-            Self::Memory => "memory",
-            Self::NodeFs | Self::ImageFs => "ephemeral-storage",
-            Self::NodeFsInodes | Self::ImageFsInodes => "inodes",
+            Self::Memory | Self::AllocatableMemory => "memory",
+            Self::NodeFs | Self::ImageFs | Self::ContainerFs => "ephemeral-storage",
+            Self::NodeFsInodes | Self::ImageFsInodes | Self::ContainerFsInodes => "inodes",
             Self::Pid => "pids",
         }
     }
@@ -123,6 +135,14 @@ pub fn with_reclaim(thresholds: &mut [Threshold], reclaim: &BTreeMap<String, Str
         thresholds.iter_mut().filter(|t| t.signal == signal).for_each(|t| t.reclaim = Some(amount));
     }
     Ok(())
+}
+
+/// All pods together are held to their share, which must not run out sooner than the machine.
+pub fn with_allocatable(thresholds: &mut Vec<Threshold>) {
+    let hard = thresholds.iter().filter(|t| t.signal == Signal::Memory && t.grace.is_zero());
+    let shares: Vec<Threshold> = hard.map(|t| Threshold { signal: Signal::AllocatableMemory, ..*t }).collect();
+    thresholds.extend(shares);
+    thresholds.sort_by_key(|threshold| (threshold.signal, threshold.grace));
 }
 
 /// Reads thresholds as a configuration file writes them. A percentage of zero turns one off.
@@ -260,5 +280,9 @@ mod tests {
             assert_eq!(decision.act_on.is_some(), acts, "at {at}");
         }
         assert!(with_reclaim(&mut thresholds, &strings(&[("disk", "5")])).is_err());
+        with_allocatable(&mut thresholds);
+        let signals: Vec<_> = thresholds.iter().map(|t| (t.signal, t.least, t.reclaim)).collect();
+        let (least, reclaim) = (Amount::Absolute(10), Some(Amount::Absolute(5)));
+        assert_eq!(signals, [(Signal::Memory, least, reclaim), (Signal::AllocatableMemory, least, reclaim)]);
     }
 }

@@ -59,16 +59,15 @@ impl Default for ManagerSettings {
 }
 
 impl ManagerSettings {
-    /// Takes the gates that bear on the managers; `gate` knows what was given.
-    pub fn set_gates(&mut self, gate: impl Fn(&str) -> Option<bool>) {
-        let or = |name: &str, default: bool| gate(name).unwrap_or(default);
+    /// Takes the gates that bear on the managers.
+    pub fn set_gates(&mut self, enabled: impl Fn(&str) -> bool) {
         self.cpu_option_gates = OptionGates {
-            alpha: or("CPUManagerPolicyAlphaOptions", false),
-            beta: or("CPUManagerPolicyBetaOptions", true),
+            alpha: enabled("CPUManagerPolicyAlphaOptions"),
+            beta: enabled("CPUManagerPolicyBetaOptions"),
         };
-        self.resizes_exclusive_cpus = or("InPlacePodVerticalScalingExclusiveCPUs", false);
-        self.resizes_exclusive_memory = or("InPlacePodVerticalScalingExclusiveMemory", false);
-        self.lifts_quota = or("DisableCPUQuotaWithExclusiveCPUs", true);
+        self.resizes_exclusive_cpus = enabled("InPlacePodVerticalScalingExclusiveCPUs");
+        self.resizes_exclusive_memory = enabled("InPlacePodVerticalScalingExclusiveMemory");
+        self.lifts_quota = enabled("DisableCPUQuotaWithExclusiveCPUs");
     }
 
     /// Whether no manager has a policy.

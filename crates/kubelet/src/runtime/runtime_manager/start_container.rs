@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     files::file_work::FileWorkError,
-    images::image_manager::PresentImage,
+    images::image_manager::{PodIdentity, PresentImage},
     logs::container_logs,
     node::node_metrics::{STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS},
     pod::pod_spec::{self, Kind},
@@ -55,7 +55,7 @@ impl RuntimeManager {
     ) -> Result<String, StartContainerError> {
         let pod = context.pod;
         let about = container_reference(pod, kind, &container.name);
-        let image = self.images.ensure(&about, pod_spec::uid(pod), container, context.pull_secrets).await;
+        let image = self.images.ensure(&about, PodIdentity::new(pod), container, context.pull_secrets).await;
         let image = image.map_err(StartContainerError::Image)?;
         let image_volumes = self.image_volumes(context, kind, container).await?;
         let config = self
@@ -106,7 +106,7 @@ impl RuntimeManager {
                 image_pull_policy: source.pull_policy.clone(),
                 ..Container::default()
             };
-            let image = self.images.ensure(&about, pod_spec::uid(context.pod), &wanted, context.pull_secrets).await;
+            let image = self.images.ensure(&about, PodIdentity::new(context.pod), &wanted, context.pull_secrets).await;
             found.insert(volume.name.clone(), image.map_err(StartContainerError::VolumeImage)?.id);
         }
         Ok(found)
