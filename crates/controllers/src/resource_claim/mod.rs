@@ -185,7 +185,8 @@ impl ResourceClaims {
     }
 
     async fn reconcile_pod(&self, key: &str) -> Outcome {
-        let Some(pod) = self.pods.get(key).filter(|pod| !pod.deleting()) else {
+        // One that has ended gets no claim in place of the one that was taken from it.
+        let Some(pod) = self.pods.get(key).filter(|pod| !pod.deleting() && !is_done(pod)) else {
             self.made.lock().retain(|(pod, _), _| pod != key);
             return Ok(None);
         };
