@@ -201,7 +201,8 @@ impl Monitor {
     fn container(&self, id: String, identities: &HashMap<String, Identity>, devices: &Devices) -> Option<Container> {
         let identity = identities.get(&id).cloned().unwrap_or_default();
         let spec = self.spec(&id, &identity)?;
-        let stats = self.sample(&id, &identity, devices)?;
+        let mut stats = self.sample(&id, &identity, devices)?;
+        processes::count(&self.cgroups.processes(&id), &mut stats);
         let Identity { aliases, pod, namespace, container, .. } = identity;
         Some(Container { id, aliases, pod, namespace, container, spec, stats })
     }
@@ -230,7 +231,7 @@ impl Monitor {
     fn sample(&self, id: &str, identity: &Identity, devices: &Devices) -> Option<ContainerStats> {
         let mut stats = self.cgroups.stats(id, devices, self.env.now())?;
         let own = self.cgroups.processes(id);
-        processes::count(&own, &mut stats);
+        stats.processes.process_count = own.len() as u64;
         if id == ROOT {
             stats.network.interfaces = proc_files::interfaces_of("self");
             stats.filesystem = devices::filesystems();
@@ -268,6 +269,10 @@ impl Monitor {
                 histories.remove(id);
                 return None;
             };
+            // On machines without systemd the node's own group has all programs in it, whose files nobody counts here.
+            if id != ROOT {
+                processes::count(&self.cgroups.processes(id), &mut sample);
+            }
             // A pod's network is its sandbox's.
             if identity.kind == GroupKind::Pod {
                 sample.network.interfaces = self.pod_interfaces(id);

@@ -19,6 +19,8 @@ use crate::{
     images::image_manager::{PullRate, credential_provider::CredentialProviderSettings, pull_records::Verification},
     node::node_shutdown::ShutdownGracePeriods,
     pod::admission::hook::HookConfig,
+    resources::resource_managers::settings::ManagerSettings,
+    runtime::container_config::memory_protection::SwapBehavior,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +142,13 @@ pub struct Config {
     pub reserved: Reserved,
     /// Whether all pods together are held to what is left for them.
     pub enforce_node_allocatable: bool,
+    /// Of the CPU, memory and topology managers.
+    pub managers: ManagerSettings,
+    pub swap_behavior: SwapBehavior,
+    /// Of the room between request and limit a container may fill before it is slowed down.
+    pub memory_throttling_factor: f64,
+    /// Whether memory that pods ask for is protected, and what goes beyond slowed down (MemoryQoS; cgroup v2).
+    pub memory_qos: bool,
     /// Processes per pod.
     pub pod_pids_limit: Option<i64>,
     /// Whether processor limits are enforced.
@@ -289,6 +298,10 @@ impl Default for Config {
             pods_per_core: 0,
             reserved: Reserved::default(),
             enforce_node_allocatable: true,
+            managers: ManagerSettings::default(),
+            swap_behavior: SwapBehavior::default(),
+            memory_throttling_factor: 0.9,
+            memory_qos: false,
             pod_pids_limit: None,
             cpu_cfs_quota: true,
             single_process_oom_kill: None,

@@ -1,7 +1,8 @@
 //! CDI devices for runtimes that know nothing of CDI: what the files of `/etc/cdi` and `/var/run/cdi` say of a device, as
 //! devices, mounts and variables that every runtime knows.
 //! Used by `kubelet` where the runtime is too old to do this itself.
-//! Invariant: a device is given whole or not at all: what only a runtime could do is refused.
+//! Invariant: a device is given whole or not at all: what only a runtime could do is refused (test:
+//! `devices_are_what_their_files_say`).
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,6 @@
 //! A file that says after a restart what was so before: written whole or not at all.
 //! Used by `devices`, whose state is what it holds.
-//! Invariant: of two writes that overlap the one with the newer state is last (the state is encoded while the file is
-//! held).
+//! Of two writes that overlap the one with the newer state is last: the state is encoded while the file is held.
 
 use std::{
     fs::{self, File},

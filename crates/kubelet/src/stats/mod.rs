@@ -78,7 +78,8 @@ pub(crate) struct NodeUsage {
     pub processes: Option<i64>,
 }
 
-/// The file system that images are on, and what they use of it.
+/// The file system that images or containers are on, and what they use of it.
+#[derive(Clone, Copy)]
 pub(crate) struct ImageDisk {
     pub disk: Disk,
     pub used_bytes: u64,
@@ -139,16 +140,22 @@ impl Stats {
         if only_cpu_and_memory {
             return Ok(summary::cpu_and_memory(summary::render(&self.shared, &measured, &HashMap::new(), None, now)));
         }
-        let (facts, images) = tokio::join!(pod_facts::gather(&self.shared), self.image_disk());
+        let (facts, images) = tokio::join!(pod_facts::gather(&self.shared), self.image_disks());
         Ok(summary::render(&self.shared, &measured, &facts, images, now))
     }
 
-    async fn image_disk(&self) -> Option<ImageDisk> {
+    /// The file systems of images and of containers; where the runtime tells of one only, it is both.
+    async fn image_disks(&self) -> Option<(ImageDisk, ImageDisk)> {
         let answer = self.shared.runtime.runtime.image_fs_info().await.ok()?;
-        let system = answer.image_filesystems.into_iter().next()?;
-        let disk = Disk::measure(std::path::Path::new(&system.fs_id?.mountpoint))?;
         let value = |number: Option<v1::UInt64Value>| number.map_or(0, |n| n.value);
-        Some(ImageDisk { disk, used_bytes: value(system.used_bytes), used_inodes: value(system.inodes_used) })
+        let measure = |systems: Vec<v1::FilesystemUsage>| {
+            let system = systems.into_iter().next()?;
+            let disk = Disk::measure(std::path::Path::new(&system.fs_id?.mountpoint))?;
+            Some(ImageDisk { disk, used_bytes: value(system.used_bytes), used_inodes: value(system.inodes_used) })
+        };
+        let images = measure(answer.image_filesystems)?;
+        let containers = measure(answer.container_filesystems).unwrap_or(images);
+        Some((images, containers))
     }
 
     /// Pages have counters only, so one sample is enough.

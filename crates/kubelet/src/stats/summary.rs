@@ -24,7 +24,7 @@ pub fn render(
     shared: &Shared,
     measured: &Measured,
     facts: &HashMap<String, PodFacts>,
-    images: Option<ImageDisk>,
+    images: Option<(ImageDisk, ImageDisk)>,
     now: Timestamp,
 ) -> Value {
     let time = rfc3339(now);
@@ -121,15 +121,16 @@ fn swap(time: &str, (available, used): (u64, u64)) -> Value {
     json!({"time": time, "swapAvailableBytes": available, "swapUsageBytes": used})
 }
 
-fn node_summary(name: &str, measured: &Measured, images: Option<ImageDisk>, time: &str) -> Value {
+fn node_summary(name: &str, measured: &Measured, images: Option<(ImageDisk, ImageDisk)>, time: &str) -> Value {
     let (node, groups) = (&measured.node, &measured.groups);
     let used = node.memory_total.saturating_sub(node.memory_available);
     let own = node_disk(node);
     let all =
         Usage { bytes: own.bytes.saturating_sub(own.bytes_free), inodes: own.inodes.saturating_sub(own.inodes_free) };
-    let (image_disk, image_usage) = images
-        .map_or((own, all), |images| (images.disk, Usage { bytes: images.used_bytes, inodes: images.used_inodes }));
-    let image_fs = disk(time, image_disk, image_usage);
+    let used_by = |of: ImageDisk| disk(time, of.disk, Usage { bytes: of.used_bytes, inodes: of.used_inodes });
+    let unknown = || (disk(time, own, all), disk(time, own, all));
+    let (image_fs, container_fs) =
+        images.map_or_else(unknown, |(images, containers)| (used_by(images), used_by(containers)));
     let counted = &groups.node.stats.memory;
     let memory = json!({"time": time, "availableBytes": node.memory_available, "usageBytes": counted.usage.max(used),
         "workingSetBytes": used, "rssBytes": counted.rss, "pageFaults": counted.hierarchical_data.pgfault,
@@ -145,7 +146,7 @@ fn node_summary(name: &str, measured: &Measured, images: Option<ImageDisk>, time
         "memory": with_pressure(memory, counted.psi),
         "network": network_summary(&groups.interfaces, time),
         "fs": disk(time, own, all),
-        "runtime": {"imageFs": image_fs, "containerFs": image_fs},
+        "runtime": {"imageFs": image_fs, "containerFs": container_fs},
         "rlimit": {"time": time, "maxpid": node.most_processes, "curproc": node.processes},
         "swap": swap(time, (node.swap.1, node.swap.0.saturating_sub(node.swap.1))),
     });
@@ -361,6 +362,7 @@ mod tests {
             used_bytes: 3,
             used_inodes: 2,
         };
+        let containers = ImageDisk { used_bytes: 1, ..images };
         let mut group = Group::default();
         group.stats.memory.rss = 5;
         let groups = Groups {
@@ -370,12 +372,13 @@ mod tests {
             ..Groups::default()
         };
         let measured = Measured { node, groups, ..Measured::default() };
-        let found = node_summary("node", &measured, Some(images), "now");
+        let found = node_summary("node", &measured, Some((images, containers)), "now");
         let check = |path: &str, expected: Value| assert_eq!(found.pointer(path), Some(&expected), "{path}\n{found:#}");
         check("/startTime", json!("2023-11-14T22:13:20Z"));
         check("/rlimit", json!({"time": "now", "maxpid": 100, "curproc": 9}));
         check("/runtime/imageFs/capacityBytes", json!(7));
         check("/runtime/imageFs/usedBytes", json!(3));
+        check("/runtime/containerFs/usedBytes", json!(1));
         check("/fs/usedBytes", json!(10));
         check("/swap/swapUsageBytes", json!(20));
         check("/memory/rssBytes", json!(5));

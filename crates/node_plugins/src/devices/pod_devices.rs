@@ -1,6 +1,6 @@
 //! Which container of which pod has which devices, and what the plugins said must be done to give them.
 //! Part of `DeviceState`; written to disk by `checkpoint`.
-//! Invariant: pure.
+//! Tells the log of plugins that disagree, and does nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 

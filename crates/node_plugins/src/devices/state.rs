@@ -1,6 +1,7 @@
 //! What devices there are and which of them a container gets: the bookkeeping of device plugins.
 //! Kept by `manager`, which asks the plugins.
-//! Invariant: pure; what is being asked for at a plugin is reserved, so that nobody else gets it meanwhile.
+//! Invariant: pure; what is being asked for at a plugin is reserved, so that nobody else gets it meanwhile (tidy:
+//! `pure_files`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

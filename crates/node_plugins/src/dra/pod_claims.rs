@@ -1,6 +1,6 @@
 //! Which claims a pod has, and whether it may use them.
 //! Used by `manager`.
-//! Invariant: pure.
+//! Invariant: pure (tidy: `pure_files`).
 
 use k8s_openapi::api::{
     core::v1::{Container, Pod, PodResourceClaim},

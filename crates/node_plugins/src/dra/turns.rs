@@ -1,6 +1,6 @@
 //! One operation at a time for each claim: what prepares one does not overtake what unprepares it.
 //! Used by `manager`.
-//! Invariant: a caller has all its claims or none, so that no two wait for each other.
+//! A caller has all its claims or none, so that no two wait for each other.
 
 use std::collections::BTreeSet;
 

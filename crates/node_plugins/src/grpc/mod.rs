@@ -1,6 +1,6 @@
 //! gRPC over sockets on this machine: `PluginChannel` calls, `service` answers.
 //! Used by everything that speaks with a plugin.
-//! Invariant: no call waits for ever; a plugin that restarts is reached again without any action here.
+//! No call waits for ever; a plugin that restarts is reached again without any action here.
 
 pub mod service;
 mod watched;

@@ -1,6 +1,6 @@
 //! A token bucket: so many calls at once, so many per second in the long run.
 //! Used by `server`.
-//! Invariant: pure; time is an argument.
+//! Invariant: pure; time is an argument (tidy: `pure_files`).
 
 use std::time::Duration;
 

@@ -177,6 +177,15 @@ impl CpuManager {
         std::mem::take(&mut self.is_dirty).then(|| checkpoint::write(self.policy_name(), &self.state))
     }
 
+    pub fn is_checkpoint_behind(&self) -> bool {
+        self.is_dirty
+    }
+
+    /// What `checkpoint` returned could not be written.
+    pub fn checkpoint_failed(&mut self) {
+        self.is_dirty = true;
+    }
+
     /// Where the container runs; None is everywhere.
     pub fn cpu_set(&self, pod_uid: &str, container: &str) -> Option<&CpuSet> {
         let cpus = self.state.get(pod_uid, container).unwrap_or(&self.state.shared);

@@ -120,6 +120,15 @@ impl MemoryManager {
         std::mem::take(&mut self.is_dirty).then(|| checkpoint::write(self.policy_name(), &self.state))
     }
 
+    pub fn is_checkpoint_behind(&self) -> bool {
+        self.is_dirty
+    }
+
+    /// What `checkpoint` returned could not be written.
+    pub fn checkpoint_failed(&mut self) {
+        self.is_dirty = true;
+    }
+
     /// Blocks of memory that the container has to itself.
     pub fn memory(&self, pod_uid: &str, container: &str) -> &[Block] {
         self.state.blocks(pod_uid, container).map(Vec::as_slice).unwrap_or_default()

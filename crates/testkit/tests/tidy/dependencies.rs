@@ -33,7 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("image", &[]),
     ("cli", &["env", "api", "client"]),
     ("testkit", &[]),
-    ("e2e", &["env", "api", "client", "image"]),
+    ("e2e", &["env", "api", "client", "image", "node-plugins"]),
 ];
 
 #[test]

@@ -167,7 +167,6 @@ function drawGraph(graph) {
     return series.name + " " + last;
   });
   graph.canvas.setAttribute("aria-label", graph.title + ": " + words.join(", ") + (limit > 0 ? ", limit " + graph.format(limit) : "") + "; top of the graph " + graph.format(top));
-  graph.canvas.setAttribute("data-top", graph.format(top));
   if (!graph.scale) { graph.scale = element("span", { class: "key", "aria-hidden": "true" }); graph.figure.append(graph.scale); }
   graph.scale.textContent = "0 to " + graph.format(top) + ", last " + Math.round((end - begin) / 1000) + " s" + (limit > 0 ? ", limit " + graph.format(limit) : "");
 }
@@ -200,9 +199,9 @@ function showFacts(view) {
     ["Id", (view.aliases || [])[0]],
     ["Group", isNode ? "" : group],
     ["Since", new Date(spec.creation_time).toLocaleString()],
-    ["CPU shares", spec.cpu && spec.cpu.limit],
+    ["CPU shares", !isNode && spec.cpu && spec.cpu.limit],
     ["CPU limit", cpuLimit() ? cores(cpuLimit()) : ""],
-    ["Memory limit", memoryLimit() ? bytes(memoryLimit()) : ""],
+    [isNode ? "Memory" : "Memory limit", memoryLimit() ? bytes(memoryLimit()) : ""],
     ["Threads", newest && newest.processes.threads_current],
     ["Out of memory", newest && newest.oom_events ? newest.oom_events + " times" : ""],
   ].filter(([, value]) => value);
