@@ -11,6 +11,7 @@ pub mod up;
 
 use std::{path::Path, sync::Arc};
 
+use ::ingress::IngressConfig;
 use anyhow::{Context, Result, bail};
 use client::{
     Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ServiceAccountTransport, from_kubeconfig,
@@ -220,7 +221,8 @@ async fn run_ingress(flags: IngressAlone) -> Result<()> {
             said => said.to_vec(),
         };
         let client = connect(&flags.kubeconfig, "minke-ingress", env, shutdown)?;
-        ingress::start(taken, &flags.ports, addresses, client, (env, shutdown), report, components).await
+        let config = IngressConfig::new(addresses);
+        ingress::start(taken, &flags.ports, config, client, (env, shutdown), report, components).await
     })
     .await
 }

@@ -9,6 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use ::ingress::IngressConfig;
 use anyhow::{Context, Result, bail};
 use env::Env;
 use tokio_util::sync::CancellationToken;
@@ -166,9 +167,11 @@ async fn run(
     let others = start_others(&flags, instance, &plane, switch, report);
     let ingress = async {
         let Some(taken) = ingress else { return Ok(()) };
-        let (addresses, client) = (flags.node.node_ip.clone(), in_process::client(&plane.api, ingress::USER, &[]));
+        let client = in_process::client(&plane.api, ingress::USER, &[]);
+        let config = IngressConfig::new(flags.node.node_ip.clone());
+        plane.api.show_metrics(config.metrics.clone());
         let (context, settings) = ((env, shutdown), &flags.ingress.ports);
-        ingress::start(taken, settings, addresses, client, context, report, components).await
+        ingress::start(taken, settings, config, client, context, report, components).await
     };
     let ((), others, ()) = tokio::try_join!(node.start(env, shutdown, report, components), others, ingress)?;
     endpoints.extend(others);

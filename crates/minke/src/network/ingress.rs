@@ -2,8 +2,6 @@
 //! Started by `up` beside the node, or by `commands` in a process of its own.
 //! Routes and requests are the crate `ingress`'s.
 
-use std::net::IpAddr;
-
 use anyhow::{Context, Result};
 use client::{Client, InformerFactory};
 use env::Env;
@@ -21,13 +19,12 @@ pub const USER: &str = "minke:ingress";
 pub async fn start(
     taken: IngressListeners,
     flags: &ingress_flags::IngressPorts,
-    addresses: Vec<IpAddr>,
+    mut config: IngressConfig,
     client: Client,
     (env, shutdown): (&Env, &CancellationToken),
     report: &Reporter,
     components: &Components,
 ) -> Result<()> {
-    let mut config = IngressConfig::new(addresses);
     if let Some(path) = &flags.ingress_access_log {
         let log = AccessLog::open(path).with_context(|| format!("can't write to {}", path.display()))?;
         config.access_log = Some(log);
