@@ -22,6 +22,7 @@ pub mod pod_resources;
 pub mod printing;
 pub mod quantity;
 pub mod quota;
+pub mod resource_claims;
 pub mod schema;
 pub mod selectors;
 pub mod status;

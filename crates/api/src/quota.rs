@@ -6,7 +6,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodAffinityTerm, PodSpec, ResourceQuotaSpec, Service};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolumeClaim, Pod, PodAffinityTerm, PodSpec, ResourceQuotaSpec, Service},
+    resource::v1::ResourceClaim,
+};
 
 use crate::{
     kinds::is_extended_resource,
@@ -19,6 +22,9 @@ use crate::{
 };
 
 pub type Usage = BTreeMap<String, Quantity>;
+
+/// What asking for all devices counts as.
+const DEVICES_OF_CLAIM_MAX: i64 = 32;
 
 const COMPUTE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
@@ -91,6 +97,37 @@ pub fn claim(claim: &PersistentVolumeClaim) -> Usage {
             usage.insert(format!("{class}.storageclass.storage.k8s.io/{name}"), amount.clone());
         }
         usage.insert(name.into(), amount);
+    }
+    usage
+}
+
+/// Devices that a claim may get at most, by their class.
+pub fn resource_claim(claim: &ResourceClaim) -> Usage {
+    let mut usage = Usage::from([("count/resourceclaims.resource.k8s.io".to_string(), one())]);
+    let devices = |mode: Option<&str>, count: Option<i64>| match mode.unwrap_or("ExactCount") {
+        "ExactCount" => count.unwrap_or(1),
+        "All" => DEVICES_OF_CLAIM_MAX,
+        _ => 0,
+    };
+    let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+    for request in requests {
+        // Of alternatives, the one that takes most of a class.
+        let mut most: BTreeMap<&str, i64> = BTreeMap::new();
+        for one in request.first_available.iter().flatten() {
+            let count = devices(one.allocation_mode.as_deref(), one.count);
+            let known = most.entry(&one.device_class_name).or_default();
+            *known = count.max(*known);
+        }
+        if let Some(exactly) = &request.exactly {
+            most.insert(&exactly.device_class_name, devices(exactly.allocation_mode.as_deref(), exactly.count));
+        }
+        for (class, count) in most {
+            let amount = Quantity::new(count, Format::DecimalSI);
+            usage
+                .entry(format!("{class}.deviceclass.resource.k8s.io/devices"))
+                .or_insert_with(|| number(0))
+                .add(&amount);
+        }
     }
     usage
 }
@@ -201,6 +238,35 @@ mod tests {
     use super::*;
 
     const NOW: &str = "2026-01-01T00:01:00Z";
+
+    #[test]
+    fn claims_count_the_devices_that_they_may_get() {
+        let exactly = |class: &str, more: Value| {
+            let mut exactly = json!({ "deviceClassName": class, "allocationMode": "ExactCount", "count": 2 });
+            more.as_object().unwrap().iter().for_each(|(k, v)| exactly[k] = v.clone());
+            exactly
+        };
+        let requests = json!([
+            { "name": "a", "exactly": exactly("gpu", json!({})) },
+            { "name": "b", "exactly": exactly("nic", json!({ "allocationMode": "All" })) },
+            { "name": "c", "firstAvailable": [exactly("gpu", json!({ "count": 1 })), exactly("gpu", json!({ "count": 4 })),
+                exactly("tpu", json!({ "count": 3 }))] },
+        ]);
+        let claim = json!({ "metadata": {}, "spec": { "devices": { "requests": requests } } });
+        let mut claim = claim;
+        for sub in claim["spec"]["devices"]["requests"][2]["firstAvailable"].as_array_mut().unwrap() {
+            sub["name"] = json!("x");
+        }
+        check(
+            resource_claim(&serde_json::from_value(claim).unwrap()),
+            &[
+                ("count/resourceclaims.resource.k8s.io", "1"),
+                ("gpu.deviceclass.resource.k8s.io/devices", "6"),
+                ("nic.deviceclass.resource.k8s.io/devices", "32"),
+                ("tpu.deviceclass.resource.k8s.io/devices", "3"),
+            ],
+        );
+    }
 
     fn check(usage: Usage, expected: &[(&str, &str)]) {
         let found: Vec<_> = usage.iter().map(|(name, amount)| (name.as_str(), amount.canonical())).collect();

@@ -35,6 +35,11 @@ const GLOBALS: FlagTables = &[GLOBAL];
 
 pub enum Invocation {
     Help(String),
+    /// A group of commands without one of them: its help, and exit code 1.
+    Incomplete {
+        text: String,
+        to_stdout: bool,
+    },
     Run(&'static Command, Matches),
 }
 
@@ -76,6 +81,7 @@ impl Invocation {
                         matches.declare(found.flags);
                         tables.push(found.flags);
                     }
+                    _ if help => {}
                     _ if !command.commands.is_empty() && command.run.is_none() => {
                         return Err((unknown_command(command, &path, argument), path));
                     }
@@ -83,8 +89,15 @@ impl Invocation {
                 },
             }
         }
-        if help || command.run.is_none() {
+        // Two groups of kubectl take no subcommand for a question.
+        if help
+            || (command.run.is_none()
+                && (std::ptr::eq(command, root) || ["alpha", "certificate"].contains(&command.name)))
+        {
             return Ok(Self::Help(help_text(command, &path)));
+        }
+        if command.run.is_none() {
+            return Ok(Self::Incomplete { text: help_text(command, &path), to_stdout: command.name == "rollout" });
         }
         matches.command = path;
         let own = command.flags.iter().copied().flatten().map(|f| f.name);
@@ -220,11 +233,7 @@ pub fn help_text(command: &Command, path: &str) -> String {
     if !flags.is_empty() {
         text.push_str(&format!("Options:\n{flags}"));
     }
-    let usage = match command.commands.is_empty() {
-        true => command.usage.to_string(),
-        false => "[command] [options]".to_string(),
-    };
-    text.push_str(&format!("Usage:\n  {path} {usage}\n\n"));
+    text.push_str(&format!("Usage:\n  {path} {}\n\n", command.usage));
     if !command.commands.is_empty() {
         text.push_str(&format!("Use \"{path} <command> --help\" for more information about a given command.\n"));
     }
@@ -247,7 +256,7 @@ mod tests {
             let words: Vec<String> = line.split_whitespace().map(str::to_string).collect();
             let found = match Invocation::parse(&crate::verbs::ROOT, &words) {
                 Ok(Invocation::Run(_, matches)) => format!("{} {:?}", matches.command, matches.args),
-                Ok(Invocation::Help(_)) => "help".to_string(),
+                Ok(Invocation::Help(_) | Invocation::Incomplete { .. }) => "help".to_string(),
                 Err((failure, path)) => failure.report(&path).0,
             };
             assert_eq!(found, wanted, "{line}");

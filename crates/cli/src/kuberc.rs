@@ -15,19 +15,34 @@ fn file(words: &[String]) -> Option<PathBuf> {
         Some(value) => value.strip_prefix('=').map(str::to_string),
         None => None,
     });
-    let named = flag.or_else(|| std::env::var("KUBERC").ok().filter(|v| !v.is_empty()));
+    path(flag.as_deref())
+}
+
+/// As `file`, where the flag is known already.
+pub fn path(flag: Option<&str>) -> Option<PathBuf> {
+    let named = flag.map(str::to_string).or_else(|| std::env::var("KUBERC").ok().filter(|v| !v.is_empty()));
     if std::env::var("KUBECTL_KUBERC").is_ok_and(|v| v == "false") || named.as_deref() == Some("off") {
         return None;
     }
     Some(named.map_or_else(|| kubeconfig::home().join(".kube/kuberc"), PathBuf::from))
 }
 
-/// The words with what the preferences add.
-pub fn apply(root: &Command, words: &[String]) -> Vec<String> {
-    let text = file(words).and_then(|file| std::fs::read_to_string(file).ok());
-    match text.and_then(|text| crate::resource::yaml::read(text.as_bytes()).ok()) {
-        Some(preferences) => preferred(root, words, &preferences),
-        None => words.to_vec(),
+/// The words with what the preferences add. A file that was named must be there; one that is there must be readable.
+pub fn apply(root: &Command, words: &[String]) -> Result<Vec<String>, String> {
+    let Some(file) = file(words) else { return Ok(words.to_vec()) };
+    let named = words.iter().any(|word| word == "--kuberc" || word.starts_with("--kuberc="));
+    let failed = |why: String| format!("error occurred while applying preferences kuberc error kuberc: {why}");
+    match std::fs::read(&file) {
+        Ok(bytes) => {
+            let preferences =
+                crate::resource::yaml::read(&bytes).map_err(|why| failed(format!("{}: {why}", file.display())))?;
+            Ok(preferred(root, words, &preferences))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => Ok(words.to_vec()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(failed(format!("open {}: no such file or directory", file.display())))
+        }
+        Err(error) => Err(failed(format!("{}: {error}", file.display()))),
     }
 }
 

@@ -64,11 +64,26 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
         output.flush();
         return 0;
     }
-    let args = &kuberc::apply(&verbs::ROOT, args)[..];
+    let args = match kuberc::apply(&verbs::ROOT, args) {
+        Ok(args) => args,
+        Err(why) => {
+            output.warn(&why);
+            output.flush();
+            return 1;
+        }
+    };
+    let args = &args[..];
     let (result, command) = match Invocation::parse(&verbs::ROOT, args) {
         Ok(Invocation::Help(text)) => {
             output.print(&text);
             (Ok(()), String::new())
+        }
+        Ok(Invocation::Incomplete { text, to_stdout }) => {
+            match to_stdout {
+                true => output.print(&text),
+                false => output.error_bytes(text.as_bytes()),
+            }
+            (Err(failure::Failure::Exit(1)), String::new())
         }
         Ok(Invocation::Run(command, matches)) => {
             let session = open(output.clone(), &matches);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::{
     bootstrap, certificates, cluster_dns, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
     endpoints, garbage_collector, horizontal_pod_autoscaler, job, load_balancer, namespace, node, replica_set,
-    resource_quota,
+    resource_claim, resource_quota,
     runner::{Controller, Setup},
     service_account, service_cidr, stateful_set, vertical_pod_autoscaler, volume,
 };
@@ -85,6 +85,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     descriptor("persistentvolume-expander-controller", "expand-controller", "volume_expand", 1, volume::make_expander),
     descriptor("persistentvolumeclaim-protection-controller", "pvc-protection-controller", "pvcprotection", 1, volume::make_claim_protection),
     descriptor("ephemeral-volume-controller", "ephemeral-volume-controller", "ephemeral_volume", 2, volume::make_ephemeral),
+    descriptor("resourceclaim-controller", "resource-claim-controller", "resource_claim", 10, resource_claim::make),
     descriptor("persistentvolume-protection-controller", "pv-protection-controller", "pvprotection", 1, volume::make_volume_protection),
     descriptor("volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", "vacprotection", 1, volume::make_class_protection),
     descriptor("service-lb-controller", "service-controller", "service", 1, load_balancer::make),

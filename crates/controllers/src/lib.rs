@@ -23,6 +23,7 @@ mod load_balancer;
 mod namespace;
 mod node;
 mod replica_set;
+mod resource_claim;
 mod resource_quota;
 mod service_account;
 mod service_cidr;

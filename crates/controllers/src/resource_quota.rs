@@ -18,7 +18,10 @@ use async_trait::async_trait;
 use client::{Informer, ListParams, ObjectInformer};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
+    api::{
+        core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
+        resource::v1::ResourceClaim,
+    },
     apimachinery::pkg::api::resource::Quantity as Text,
 };
 use parking_lot::Mutex;
@@ -52,6 +55,8 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     indexes::by_namespace(&pods);
     indexes::by_namespace(&services);
     indexes::by_namespace(&claims);
+    let resource_claims = setup.informer::<ResourceClaim>();
+    indexes::by_namespace(&resource_claims);
     // Admission charges a quota before the object is stored, so neither its writes nor new objects wake us:
     // a count at that moment would miss the object and take the charge back. Only what frees something does.
     let charges = Charges::default();
@@ -75,6 +80,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     });
     on_less(setup, &services, &quotas, quota::service);
     on_less(setup, &claims, &quotas, quota::claim);
+    on_less(setup, &resource_claims, &quotas, quota::resource_claim);
     on_overdue(setup, &pods, &quotas);
     let mut counted = BTreeMap::new();
     for resource in setup.context.resources.all() {
@@ -91,7 +97,16 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         });
         counted.insert(count_name(&resource), informer);
     }
-    Arc::new(Quotas { context: setup.context.clone(), quotas, pods, services, claims, counted, charges })
+    Arc::new(Quotas {
+        context: setup.context.clone(),
+        quotas,
+        pods,
+        services,
+        claims,
+        resource_claims,
+        counted,
+        charges,
+    })
 }
 
 /// Wakes the quotas of a namespace when one of its objects goes or uses less than before.
@@ -147,6 +162,7 @@ struct Quotas {
     pods: Informer<Pod>,
     services: Informer<Service>,
     claims: Informer<PersistentVolumeClaim>,
+    resource_claims: Informer<ResourceClaim>,
     counted: BTreeMap<String, ObjectInformer>,
     charges: Charges,
 }
@@ -229,6 +245,8 @@ impl Quotas {
         }
         let services = self.services.by_index(indexes::NAMESPACE, namespace);
         services.iter().for_each(|service| total.add(&quota::service(service)));
+        let resource_claims = self.resource_claims.by_index(indexes::NAMESPACE, namespace);
+        resource_claims.iter().for_each(|claim| total.add(&quota::resource_claim(claim)));
         for name in names.filter(|name| !total.contains_key(*name)).cloned().collect::<Vec<_>>() {
             // `configmaps` is the old way to say `count/configmaps`.
             let old = matches!(name.as_str(), "configmaps" | "secrets" | "replicationcontrollers" | "resourcequotas");

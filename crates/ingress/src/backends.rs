@@ -14,20 +14,30 @@ use std::{
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use parking_lot::RwLock;
 
+use crate::upstream_tls::UpstreamTls;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ServicePort {
     Number(i32),
     Name(String),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BackendKey {
     pub namespace: String,
     pub service: String,
     pub port: ServicePort,
+    /// Spoken where the Service's port does not say.
+    pub protocol: Protocol,
+    pub tls: Option<Arc<UpstreamTls>>,
 }
 
 impl BackendKey {
+    pub fn new(namespace: &str, service: &str, port: ServicePort) -> Self {
+        let (namespace, service) = (namespace.to_string(), service.to_string());
+        Self { namespace, service, port, protocol: Protocol::default(), tls: None }
+    }
+
     pub fn service_key(&self) -> String {
         format!("{}/{}", self.namespace, self.service)
     }
@@ -38,7 +48,7 @@ impl BackendKey {
 pub enum Protocol {
     #[default]
     Http1,
-    /// HTTP/2 without TLS, for gRPC.
+    /// Without TLS by prior knowledge, as gRPC does.
     Http2,
 }
 
@@ -129,16 +139,17 @@ pub fn resolve(key: &BackendKey, service: Option<&Service>, slices: &[Arc<Endpoi
     };
     let family = spec.ip_families.iter().flatten().next().map(String::as_str);
     BackendState {
-        protocol: protocol(port.app_protocol.as_deref()),
+        protocol: protocol(port.app_protocol.as_deref()).unwrap_or(key.protocol),
         endpoints: endpoints(slices, port.name.as_deref().unwrap_or_default(), family),
         problem: None,
     }
 }
 
-fn protocol(app_protocol: Option<&str>) -> Protocol {
-    match app_protocol {
-        Some("kubernetes.io/h2c" | "h2c" | "grpc") => Protocol::Http2,
-        _ => Protocol::Http1,
+fn protocol(app_protocol: Option<&str>) -> Option<Protocol> {
+    match app_protocol? {
+        "kubernetes.io/h2c" | "h2c" | "grpc" => Some(Protocol::Http2),
+        "http" | "kubernetes.io/ws" => Some(Protocol::Http1),
+        _ => None,
     }
 }
 
@@ -195,7 +206,7 @@ mod tests {
                 slice(json!({"addressType": "IPv6", "metadata": {}, "ports": ports, "endpoints": six})),
             ]
         };
-        let key = |port: ServicePort| BackendKey { namespace: "n".into(), service: "s".into(), port };
+        let key = |port: ServicePort| BackendKey::new("n", "s", port);
         let check = |port: ServicePort, conditions: [Value; 2], expected: &[&str]| {
             let state = resolve(&key(port), Some(&service), &slices(conditions));
             let found: Vec<String> = state.endpoints.iter().map(ToString::to_string).collect();

@@ -10,7 +10,10 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use crate::routes::SharedTable;
+use crate::{
+    host_map::{Closeness, HostMap},
+    routes::SharedTable,
+};
 
 /// Of one port.
 #[derive(Default)]
@@ -42,9 +45,29 @@ impl Certificates {
     }
 
     pub fn find(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
-        let name = name.to_ascii_lowercase();
+        self.find_named(&name.to_ascii_lowercase()).or(self.default.as_ref())
+    }
+
+    fn find_named(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
         let wildcard = || self.wildcards.get(name.split_once('.')?.1);
-        self.exact.get(name.as_str()).or_else(wildcard).or(self.default.as_ref())
+        self.exact.get(name).or_else(wildcard)
+    }
+
+    /// Of listeners too: what has the name comes before what is for any.
+    pub fn find_with_listeners<'a>(
+        &'a self,
+        listeners: &'a HostMap<Arc<CertifiedKey>>,
+        name: &str,
+    ) -> Option<&'a Arc<CertifiedKey>> {
+        let name = name.to_ascii_lowercase();
+        let of_listener = listeners.closest(&name);
+        let named = of_listener.filter(|(closeness, _)| *closeness > Closeness::Any);
+        let any = || of_listener.map(|(_, certificate)| certificate);
+        named
+            .map(|(_, certificate)| certificate)
+            .or_else(|| self.find_named(&name))
+            .or_else(any)
+            .or(self.default.as_ref())
     }
 }
 
@@ -92,7 +115,9 @@ impl ResolvesServerCert for TableResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let table = self.table.load();
         let port = table.ports.get(&self.port);
-        let found = port.and_then(|port| port.certificates.find(hello.server_name().unwrap_or_default()).cloned());
+        let name = hello.server_name().unwrap_or_default();
+        let found =
+            port.and_then(|port| port.certificates.find_with_listeners(&port.gateway.certificates, name).cloned());
         Some(found.unwrap_or_else(|| self.default.clone()))
     }
 }

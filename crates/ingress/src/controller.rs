@@ -1,9 +1,10 @@
-//! Keeps the route table true: Ingresses, classes and Secrets make it anew, Services and EndpointSlices only change backends.
-//! Reads informers, calls `model` and `backends`, and says what is wrong in Events.
+//! Keeps the route table true: Ingresses, Gateways and Secrets make it anew, EndpointSlices only change backends.
+//! Reads informers, calls `model`, `gateway` and `backends`, and says what is wrong in Events and conditions.
 //! Nothing here waits for a write, so that endpoints that go are not used for longer than it takes to be told.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -12,18 +13,22 @@ use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange,
 use env::Env;
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
-    core::v1::{Secret, Service},
+    core::v1::{ConfigMap, Secret, Service},
     discovery::v1::EndpointSlice,
     networking::v1::{Ingress, IngressClass},
 };
 use rustls::sign::CertifiedKey;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     backends::{self, Backend, BackendKey, Backends},
-    certificates, ingress_class,
+    certificates,
+    gateway::{self, Built, Cluster, GatewayObjects, GatewayStatusWriter, PortListeners},
+    ingress_class,
     model::{self, CertificateProblem, IngressPorts, Lookup, Problem},
-    routes::SharedTable,
+    routes::{RouteTable, SharedTable},
+    upstream_tls::{UpstreamTls, UpstreamTlsSettings},
 };
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -36,10 +41,20 @@ pub struct Controller {
     table: SharedTable,
     ports: IngressPorts,
     objects: Objects,
+    gateways: Gateways,
     events: EventRecorder,
     /// What has been said already.
     said: HashSet<Problem>,
     env: Env,
+}
+
+/// The part of the controller that knows the Gateway API.
+pub struct Gateways {
+    pub objects: GatewayObjects,
+    pub ports: PortListeners,
+    pub status: GatewayStatusWriter,
+    pub addresses: Vec<IpAddr>,
+    pub built: Built,
 }
 
 /// What routes are made of.
@@ -52,12 +67,15 @@ struct Objects {
     backends: Backends,
     /// By Secret, with the version that was read.
     certificates: HashMap<String, (Option<String>, Result<Arc<CertifiedKey>, CertificateProblem>)>,
+    upstream_tls: HashMap<UpstreamTlsSettings, Arc<UpstreamTls>>,
 }
 
 /// What has changed since the last look.
 #[derive(Default)]
 struct Changes {
     routes: bool,
+    /// Services themselves, not only what is behind them.
+    service_objects: bool,
     services: HashSet<String>,
 }
 
@@ -67,10 +85,17 @@ struct Subscriptions {
     services: ObjectSubscription,
     slices: ObjectSubscription,
     secrets: ObjectSubscription,
+    gateways: Arc<Notify>,
 }
 
 impl Controller {
-    pub fn new(table: SharedTable, ports: IngressPorts, informers: InformerFactory, env: Env) -> Self {
+    pub fn new(
+        table: SharedTable,
+        ports: IngressPorts,
+        gateways: Gateways,
+        informers: InformerFactory,
+        env: Env,
+    ) -> Self {
         let slices = informers.informer::<EndpointSlice>();
         slices.add_index(BY_SERVICE, |slice| service_of_slice(slice).into_iter().collect());
         let events = EventRecorder::new(informers.client().clone(), env.clone(), COMPONENT, "");
@@ -82,8 +107,9 @@ impl Controller {
             secrets: informers.informer_with(ListParams::fields("type=kubernetes.io/tls")),
             backends: Backends::default(),
             certificates: HashMap::new(),
+            upstream_tls: HashMap::new(),
         };
-        Self { table, ports, objects, events, said: HashSet::new(), env }
+        Self { table, ports, objects, gateways, events, said: HashSet::new(), env }
     }
 
     /// Returns when the first table is there, with what keeps it true until `shutdown`.
@@ -94,12 +120,15 @@ impl Controller {
         objects.services.synced().await;
         objects.slices.synced().await;
         objects.secrets.synced().await;
+        self.gateways.objects.first_lists().await;
+        let objects = &self.objects;
         let mut subscriptions = Subscriptions {
             ingresses: objects.ingresses.objects().subscribe(),
             classes: objects.classes.objects().subscribe(),
             services: objects.services.objects().subscribe(),
             slices: objects.slices.objects().subscribe(),
             secrets: objects.secrets.objects().subscribe(),
+            gateways: self.gateways.objects.changed(),
         };
         // They begin with what is there, which the first table has.
         subscriptions.drain(&mut Changes::default());
@@ -107,6 +136,8 @@ impl Controller {
         Box::pin(async move {
             while let Some(Some(mut changes)) = shutdown.run_until_cancelled(subscriptions.next()).await {
                 self.apply_endpoints(&mut changes);
+                // A route may be waiting for the Service.
+                changes.routes |= changes.service_objects && !self.gateways.built.statuses.routes.is_empty();
                 if changes.routes {
                     self.env.sleep(BATCH_INTERVAL).await;
                     subscriptions.drain(&mut changes);
@@ -131,8 +162,14 @@ impl Controller {
     fn rebuild(&mut self) {
         let ours: Vec<Arc<Ingress>> =
             self.objects.ingresses.list().into_iter().filter(|ingress| self.objects.is_ours(ingress)).collect();
-        let (table, problems) = model::build(&ours, self.ports, &mut self.objects);
+        let (mut table, problems) = model::build(&ours, self.ports, &mut self.objects);
+        let is_built = self.gateways.build(&mut self.objects);
+        self.gateways.add_to(&mut table);
         self.table.store(table);
+        if is_built {
+            self.gateways.ports.serve();
+            self.gateways.status.update(&self.gateways.built.statuses, &self.gateways.objects);
+        }
         self.objects.forget_unused();
         self.say(problems);
     }
@@ -146,6 +183,68 @@ impl Controller {
             }
         }
         self.said = now;
+    }
+}
+
+impl Gateways {
+    /// False when not everything is known, and the former tables stand.
+    fn build(&mut self, objects: &mut Objects) -> bool {
+        self.objects.refresh();
+        if !self.objects.is_synced() {
+            return false;
+        }
+        let snapshot = self.objects.snapshot();
+        let mut cluster = GatewayCluster { objects, gateway: &self.objects, ports: &mut self.ports };
+        self.built = gateway::build(&snapshot, &self.addresses, &mut cluster);
+        true
+    }
+
+    fn add_to(&self, table: &mut RouteTable) {
+        for (port, gateway) in &self.built.ports {
+            // Ingresses have their ports in any case, and shake hands there.
+            let only_passthrough = !table.ports.contains_key(port) && self.built.only_passthrough.contains(port);
+            let entry = table.ports.entry(*port).or_default();
+            (entry.gateway, entry.only_passthrough) = (gateway.clone(), only_passthrough);
+        }
+    }
+}
+
+/// All that Gateways and their routes point at.
+struct GatewayCluster<'a> {
+    objects: &'a mut Objects,
+    gateway: &'a GatewayObjects,
+    ports: &'a mut PortListeners,
+}
+
+impl Lookup for GatewayCluster<'_> {
+    fn backend(&mut self, key: &BackendKey) -> Arc<Backend> {
+        self.objects.backend(key)
+    }
+
+    fn certificate(&mut self, secret: &str) -> Result<Arc<CertifiedKey>, CertificateProblem> {
+        self.objects.certificate(secret)
+    }
+}
+
+impl Cluster for GatewayCluster<'_> {
+    fn service(&self, key: &str) -> Option<Arc<Service>> {
+        self.objects.services.get(key)
+    }
+
+    fn config_map(&self, key: &str) -> Option<Arc<ConfigMap>> {
+        self.gateway.config_map(key)
+    }
+
+    fn namespace_labels(&self, name: &str) -> BTreeMap<String, String> {
+        self.gateway.namespace(name).and_then(|namespace| namespace.metadata.labels.clone()).unwrap_or_default()
+    }
+
+    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String> {
+        self.objects.upstream_tls(settings)
+    }
+
+    fn listen(&mut self, port: u16, tls: bool) -> Result<u16, String> {
+        self.ports.open(port, tls)
     }
 }
 
@@ -165,6 +264,17 @@ impl Objects {
         self.backends.retain_used();
         let secrets = &self.secrets;
         self.certificates.retain(|key, _| secrets.objects().get(key).is_some());
+        self.upstream_tls.retain(|_, tls| Arc::strong_count(tls) > 1);
+    }
+
+    /// The same for the same settings, so that connections are used again.
+    fn upstream_tls(&mut self, settings: &UpstreamTlsSettings) -> Result<Arc<UpstreamTls>, String> {
+        if let Some(known) = self.upstream_tls.get(settings) {
+            return Ok(known.clone());
+        }
+        let made = Arc::new(UpstreamTls::new(settings)?);
+        self.upstream_tls.insert(settings.clone(), made.clone());
+        Ok(made)
     }
 }
 
@@ -197,7 +307,8 @@ impl Subscriptions {
             Some(_) = self.ingresses.next() => changes.routes = true,
             Some(_) = self.classes.next() => changes.routes = true,
             Some(_) = self.secrets.next() => changes.routes = true,
-            Some(change) = self.services.next() => { changes.services.insert(change.key); }
+            Some(change) = self.services.next() => changes.service(change),
+            () = self.gateways.notified() => changes.routes = true,
             Some(change) = self.slices.next() => changes.slice(change),
             else => return None,
         }
@@ -212,7 +323,7 @@ impl Subscriptions {
             }
         }
         while let Some(change) = self.services.try_next() {
-            changes.services.insert(change.key);
+            changes.service(change);
         }
         while let Some(change) = self.slices.try_next() {
             changes.slice(change);
@@ -221,6 +332,11 @@ impl Subscriptions {
 }
 
 impl Changes {
+    fn service(&mut self, change: ObjectChange) {
+        self.services.insert(change.key);
+        self.service_objects = true;
+    }
+
     fn slice(&mut self, change: ObjectChange) {
         let both = [change.old, change.new];
         self.services.extend(both.iter().flatten().filter_map(|slice| service_of_slice(slice)));

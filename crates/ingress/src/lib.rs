@@ -7,17 +7,30 @@ mod access_log;
 mod backends;
 mod certificates;
 mod controller;
+mod destinations;
+mod filters;
+pub mod gateway;
+mod host_map;
 mod ingress_class;
 mod model;
 mod proxy;
+mod request_match;
 mod routes;
 mod run;
 mod status;
+mod upstream_tls;
 
 pub use access_log::AccessLog;
 pub use backends::{Backend, BackendKey, BackendState, Protocol, ServicePort};
 pub use certificates::{Certificates, TableResolver, default_certificate};
+pub use destinations::{Destination, Destinations};
+pub use filters::{Cors, Filters, HeaderChanges, Mirror, PathChange, Redirect, Rewrite};
+pub use host_map::HostMap;
 pub use ingress_class::CONTROLLER;
 pub use proxy::{Entry, Proxy, ProxyConfig};
-pub use routes::{HostTable, PathMatch, PortTable, Route, RouteSettings, RouteTable, SharedTable};
+pub use request_match::{RequestHead, RequestMatch, ValueMatch};
+pub use routes::{
+    GatewayPort, HostTable, PathMatch, PortTable, Route, RouteSettings, RouteTable, SharedTable, TlsPassthrough,
+};
 pub use run::{IngressConfig, IngressError, Listeners, Serving, server_config, start};
+pub use upstream_tls::{SubjectAltName, TrustedRoots, UpstreamTls, UpstreamTlsSettings};

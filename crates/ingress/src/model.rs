@@ -14,6 +14,8 @@ use rustls::sign::CertifiedKey;
 use crate::{
     backends::{Backend, BackendKey, ServicePort},
     certificates::Certificates,
+    destinations::Destinations,
+    request_match::RequestMatch,
     routes::{HostTable, PathMatch, PortTable, Route, RouteSettings, RouteTable},
 };
 
@@ -68,7 +70,7 @@ pub fn build(ingresses: &[Arc<Ingress>], ports: IngressPorts, lookup: &mut dyn L
         builder.add(ingress);
     }
     let (hosts, certificates) = (Arc::new(builder.hosts), Arc::new(builder.certificates));
-    let port = |_: &u16| PortTable { hosts: hosts.clone(), certificates: certificates.clone() };
+    let port = |_: &u16| PortTable { hosts: hosts.clone(), certificates: certificates.clone(), ..PortTable::default() };
     let ports: BTreeMap<u16, PortTable> = ports.http.iter().chain(&ports.https).map(|n| (*n, port(n))).collect();
     (RouteTable { ports }, builder.problems)
 }
@@ -170,8 +172,9 @@ impl Builder<'_> {
             owner: owner.name.clone(),
             path,
             one_label: true,
-            method: None,
-            backend: self.backend(owner, backend),
+            condition: RequestMatch::default(),
+            destinations: Arc::new(Destinations::one(self.backend(owner, backend))),
+            filters: None,
             settings: owner.settings.clone(),
         })
     }
@@ -187,7 +190,7 @@ impl Builder<'_> {
             self.problem(owner, "UnsupportedBackend", format!("a backend {what} can't be served"));
             return None;
         };
-        let key = BackendKey { namespace: owner.namespace.clone(), service: service.name.clone(), port };
+        let key = BackendKey::new(&owner.namespace, &service.name, port);
         let found = self.lookup.backend(&key);
         if let Some(problem) = &found.state().problem {
             self.problem(owner, "BadBackend", problem.clone());

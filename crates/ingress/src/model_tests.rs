@@ -1,10 +1,10 @@
 //! What Ingresses become, and who wins where they clash.
 
-use http::Method;
+use http::{HeaderMap, Method};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::backends::BackendState;
+use crate::{backends::BackendState, request_match::RequestHead};
 
 #[derive(Default)]
 struct Cluster {
@@ -38,9 +38,14 @@ fn rule(host: &str, kind: &str, path: &str, service: &str) -> Value {
 
 const PORTS: IngressPorts = IngressPorts { http: Some(80), https: Some(443) };
 
+fn find<'a>(table: &'a RouteTable, port: u16, host: &str, path: &str) -> Option<&'a Arc<Route>> {
+    let head = RequestHead { method: &Method::GET, headers: &HeaderMap::new(), query: None };
+    table.ports[&port].find(host, path, &head)
+}
+
 fn to(table: &RouteTable, host: &str, path: &str) -> Option<String> {
-    let route = table.ports[&443].hosts.find(host, path, &Method::GET)?;
-    Some(route.backend.as_ref()?.key.service.clone())
+    let route = find(table, 443, host, path)?;
+    Some(route.destinations.pick()?.backend.as_ref()?.key.service.clone())
 }
 
 fn messages(problems: &[Problem]) -> Vec<String> {
@@ -120,7 +125,7 @@ fn what_is_wrong_is_said_and_the_rest_goes_on() {
     );
     assert_eq!(to(&table, "foo.com", "/else").as_deref(), Some("web"));
     assert_eq!(to(&table, "foo.com", "/r"), None, "a route that leads nowhere is no reason to take another");
-    let route = table.ports[&80].hosts.find("foo.com", "/", &Method::GET).unwrap();
+    let route = find(&table, 80, "foo.com", "/").unwrap();
     let expected = RouteSettings { body_bytes_max: Some(1000), redirect_to_https: true, ..RouteSettings::default() };
     assert_eq!(*route.settings, expected);
     let certificates = &table.ports[&443].certificates;

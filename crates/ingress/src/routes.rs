@@ -8,17 +8,26 @@ use std::{
     time::Duration,
 };
 
-use http::Method;
+use http::StatusCode;
 use parking_lot::RwLock;
+use regex::Regex;
+use rustls::sign::CertifiedKey;
 
-use crate::{backends::Backend, certificates::Certificates};
+use crate::{
+    certificates::Certificates,
+    destinations::Destinations,
+    filters::Filters,
+    host_map::HostMap,
+    request_match::{RequestHead, RequestMatch},
+};
 
 /// A path as a rule names it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PathMatch {
     Exact(String),
     /// Element by element; without the slash at its end.
     Prefix(String),
+    Pattern(PathPattern),
 }
 
 impl PathMatch {
@@ -27,19 +36,47 @@ impl PathMatch {
     }
 }
 
+/// A regular expression for whole paths; two are the same when their texts are.
+#[derive(Debug, Clone)]
+pub struct PathPattern(pub Regex);
+
+impl PartialEq for PathPattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for PathPattern {}
+
+impl std::hash::Hash for PathPattern {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.as_str().hash(state);
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSettings {
-    /// Until the head of the answer has come.
+    /// Until the head of the answer has come, counted from the end of the request.
     pub response_timeout: Duration,
+    /// The same, counted from the request's beginning.
+    pub request_timeout: Option<Duration>,
     /// Of a request; none: as much as a client likes.
     pub body_bytes_max: Option<u64>,
     /// Plain HTTP is sent to HTTPS instead.
     pub redirect_to_https: bool,
+    /// The answer where a route leads to nothing that exists.
+    pub unresolved_status: StatusCode,
 }
 
 impl Default for RouteSettings {
     fn default() -> Self {
-        Self { response_timeout: Duration::from_secs(60), body_bytes_max: None, redirect_to_https: false }
+        Self {
+            response_timeout: Duration::from_secs(60),
+            request_timeout: None,
+            body_bytes_max: None,
+            redirect_to_https: false,
+            unresolved_status: StatusCode::SERVICE_UNAVAILABLE,
+        }
     }
 }
 
@@ -51,21 +88,17 @@ pub struct Route {
     pub path: PathMatch,
     /// Of a wildcard host: only one label stands for the star.
     pub one_label: bool,
-    pub method: Option<Method>,
-    pub backend: Option<Arc<Backend>>,
+    pub condition: RequestMatch,
+    pub destinations: Arc<Destinations>,
+    pub filters: Option<Arc<Filters>>,
     pub settings: Arc<RouteSettings>,
-}
-
-impl Route {
-    fn takes(&self, method: &Method) -> bool {
-        self.method.as_ref().is_none_or(|wanted| wanted == method)
-    }
 }
 
 /// The routes of one host.
 #[derive(Debug, Default)]
 pub struct PathTable {
     exact: HashMap<Box<str>, Vec<Arc<Route>>>,
+    patterns: Vec<Arc<Route>>,
     prefixes: PathNode,
     /// When no path matches.
     fallback: Option<Arc<Route>>,
@@ -90,13 +123,16 @@ impl PathTable {
                 }
                 node.routes.push(route);
             }
+            PathMatch::Pattern(_) => self.patterns.push(route),
         }
     }
 
-    /// An exact path is as long as the whole; after it the longest prefix that takes the request.
+    /// An exact path is as long as the whole; after it the first pattern, then the longest prefix that takes the request.
     fn find(&self, path: &str, takes: &dyn Fn(&Route) -> bool) -> Option<&Arc<Route>> {
         let exact = self.exact.get(path).and_then(|routes| routes.iter().find(|route| takes(route)));
-        exact.or_else(|| self.prefixes.find(elements(path), takes))
+        let matches = |route: &&Arc<Route>| matches!(&route.path, PathMatch::Pattern(p) if p.0.is_match(path));
+        let pattern = || self.patterns.iter().find(|route| matches(route) && takes(route));
+        exact.or_else(pattern).or_else(|| self.prefixes.find(elements(path), takes))
     }
 }
 
@@ -153,8 +189,8 @@ impl HostTable {
     }
 
     /// The most specific host first: where none of its paths takes the request, less specific ones are asked.
-    pub fn find(&self, host: &str, path: &str, method: &Method) -> Option<&Arc<Route>> {
-        let takes = |route: &Route| route.takes(method);
+    pub fn find(&self, host: &str, path: &str, head: &RequestHead<'_>) -> Option<&Arc<Route>> {
+        let takes = |route: &Route| route.condition.takes(head);
         self.hosts(host, |table, only_label| {
             table.find(path, &|route: &Route| takes(route) && (only_label || !route.one_label))
         })
@@ -186,20 +222,50 @@ impl HostTable {
 }
 
 /// What one port serves.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct PortTable {
+    /// Of Ingresses.
     pub hosts: Arc<HostTable>,
     pub certificates: Arc<Certificates>,
+    pub gateway: Arc<GatewayPort>,
+    /// No handshake takes place here: connections whose server name is nobody's are closed.
+    pub only_passthrough: bool,
+}
+
+/// What Gateways have on one port.
+#[derive(Default)]
+pub struct GatewayPort {
+    /// By the host of the listener: a request is for the closest one and for no other.
+    pub listeners: HostMap<HostTable>,
+    pub certificates: HostMap<Arc<CertifiedKey>>,
+    /// TLS that goes on as it is, by server name.
+    pub passthrough: HostMap<TlsPassthrough>,
+}
+
+impl PortTable {
+    /// Gateways come first: Ingresses have what they leave.
+    pub fn find(&self, host: &str, path: &str, head: &RequestHead<'_>) -> Option<&Arc<Route>> {
+        let listener = self.gateway.listeners.find(host).and_then(|hosts| hosts.find(host, path, head));
+        listener.or_else(|| self.hosts.find(host, path, head))
+    }
+}
+
+/// Where connections of one server name go.
+#[derive(Debug)]
+pub struct TlsPassthrough {
+    /// As `namespace/name`.
+    pub owner: Arc<str>,
+    pub destinations: Arc<Destinations>,
 }
 
 /// Everything, by port.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct RouteTable {
     pub ports: BTreeMap<u16, PortTable>,
 }
 
 /// The one table of now. A reader holds it for as long as its request needs it.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct SharedTable(Arc<RwLock<Arc<RouteTable>>>);
 
 impl SharedTable {

@@ -1,19 +1,36 @@
 //! Which route a request takes, as data.
 
+use http::{HeaderMap, Method};
+
 use super::*;
+use crate::request_match::pattern;
 
 fn route(name: &str, path: PathMatch) -> Arc<Route> {
-    Arc::new(Route { owner: name.into(), path, one_label: true, method: None, backend: None, settings: Arc::default() })
+    Arc::new(Route {
+        owner: name.into(),
+        path,
+        one_label: true,
+        condition: RequestMatch::default(),
+        destinations: Arc::default(),
+        filters: None,
+        settings: Arc::default(),
+    })
 }
 
-/// `host=path` for a prefix, `host==path` for an exact path; the route is named after its rule.
+fn find<'a>(table: &'a HostTable, host: &str, path: &str, method: Method) -> Option<&'a str> {
+    let head = RequestHead { method: &method, headers: &HeaderMap::new(), query: None };
+    table.find(host, path, &head).map(|route| &*route.owner)
+}
+
+/// `host=path` for a prefix, `host==path` for an exact path, `host=~path` for a pattern; the route is named after its rule.
 fn table(rules: &[&str]) -> HostTable {
     let mut table = HostTable::default();
     for rule in rules {
         let (host, path) = rule.split_once('=').expect("a rule");
-        let path = match path.strip_prefix('=') {
-            Some(path) => PathMatch::Exact(path.to_string()),
-            None => PathMatch::prefix(path),
+        let path = match path.as_bytes()[0] {
+            b'=' => PathMatch::Exact(path[1..].to_string()),
+            b'~' => PathMatch::Pattern(PathPattern(pattern(&path[1..]).unwrap())),
+            _ => PathMatch::prefix(path),
         };
         table.insert(host, route(rule, path));
     }
@@ -24,8 +41,7 @@ fn table(rules: &[&str]) -> HostTable {
 fn check(rules: &[&str], requests: &[(&str, &str, Option<&str>)]) {
     let table = table(rules);
     for (host, path, expected) in requests {
-        let found = table.find(host, path, &Method::GET).map(|route| &*route.owner);
-        assert_eq!(found, *expected, "{host}{path} of {rules:?}");
+        assert_eq!(find(&table, host, path, Method::GET), *expected, "{host}{path} of {rules:?}");
     }
 }
 
@@ -95,9 +111,9 @@ fn a_wildcard_of_many_labels_prefers_the_closest() {
         let route = route(host, PathMatch::prefix("/"));
         table.insert(host, Arc::new(Route { one_label: false, ..Arc::into_inner(route).unwrap() }));
     }
-    let found = |host: &str| table.find(host, "/", &Method::GET).map(|route| route.owner.to_string());
-    assert_eq!(found("a.b.foo.com").as_deref(), Some("*.foo.com"));
-    assert_eq!(found("b.bar.com").as_deref(), Some("*.com"));
+    let found = |host: &str| find(&table, host, "/", Method::GET);
+    assert_eq!(found("a.b.foo.com"), Some("*.foo.com"));
+    assert_eq!(found("b.bar.com"), Some("*.com"));
     assert_eq!(found("com"), None);
 }
 
@@ -107,7 +123,7 @@ fn a_fallback_comes_after_every_path_and_the_first_one_stays() {
     assert!(table.set_fallback("foo.com", route("foo.com's", PathMatch::prefix("/"))));
     assert!(table.set_fallback("", route("first", PathMatch::prefix("/"))));
     assert!(!table.set_fallback("", route("second", PathMatch::prefix("/"))));
-    let found = |host: &str, path: &str| table.find(host, path, &Method::GET).unwrap().owner.to_string();
+    let found = |host: &str, path: &str| find(&table, host, path, Method::GET).unwrap();
     assert_eq!(found("foo.com", "/a"), "foo.com=/a");
     assert_eq!(found("foo.com", "/b"), "=/b");
     assert_eq!(found("foo.com", "/c"), "foo.com's");
@@ -117,9 +133,44 @@ fn a_fallback_comes_after_every_path_and_the_first_one_stays() {
 #[test]
 fn a_condition_leaves_the_request_to_the_next_route() {
     let mut table = table(&["=/a"]);
-    let posts =
-        Route { method: Some(Method::POST), ..Arc::into_inner(route("posts", PathMatch::prefix("/a/b"))).unwrap() };
+    let posts = Route {
+        condition: RequestMatch { method: Some(Method::POST), ..RequestMatch::default() },
+        ..Arc::into_inner(route("posts", PathMatch::prefix("/a/b"))).unwrap()
+    };
     table.insert("", Arc::new(posts));
-    assert_eq!(&*table.find("h", "/a/b", &Method::POST).unwrap().owner, "posts");
-    assert_eq!(&*table.find("h", "/a/b", &Method::GET).unwrap().owner, "=/a");
+    assert_eq!(find(&table, "h", "/a/b", Method::POST), Some("posts"));
+    assert_eq!(find(&table, "h", "/a/b", Method::GET), Some("=/a"));
+}
+
+#[test]
+fn a_pattern_comes_after_an_exact_path_and_before_a_prefix() {
+    check(
+        &["=/a/b", "=~/a/[a-z]+", "==/a/b"],
+        &[
+            ("h", "/a/b", Some("==/a/b")),
+            ("h", "/a/c", Some("=~/a/[a-z]+")),
+            ("h", "/a/b/c", Some("=/a/b")),
+            ("h", "/c", None),
+        ],
+    );
+}
+
+#[test]
+fn a_request_is_for_the_closest_listener_and_for_no_other() {
+    let mut gateway = GatewayPort::default();
+    for (host, rules) in [("", ["=/any"]), ("*.foo.com", ["=/wild"]), ("bar.foo.com", ["=/exact"])] {
+        *gateway.listeners.entry(host, HostTable::default) = table(&rules);
+    }
+    let (hosts, gateway) = (Arc::new(table(&["=/ingress"])), Arc::new(gateway));
+    let port = PortTable { hosts, gateway, ..PortTable::default() };
+    let head = RequestHead { method: &Method::GET, headers: &HeaderMap::new(), query: None };
+    let check = |host: &str, path: &str, expected: Option<&str>| {
+        assert_eq!(port.find(host, path, &head).map(|route| &*route.owner), expected, "{host}{path}");
+    };
+    check("bar.foo.com", "/exact", Some("=/exact"));
+    check("bar.foo.com", "/wild", None);
+    check("baz.foo.com", "/wild", Some("=/wild"));
+    check("baz.foo.com", "/any", None);
+    check("foo.com", "/any", Some("=/any"));
+    check("baz.foo.com", "/ingress", Some("=/ingress"));
 }

@@ -3,6 +3,7 @@
 //! Requests are answered only after the first lists, so that a restart does not say 404 to a route that exists.
 
 use std::{
+    collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -18,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     access_log::AccessLog,
     certificates::{TableResolver, default_certificate},
-    controller::Controller,
+    controller::{Controller, Gateways},
+    gateway::{Built, GatewayObjects, GatewayStatusWriter, PortListeners},
     ingress_class,
     model::IngressPorts,
     proxy::{Entry, Proxy, ProxyConfig},
@@ -76,14 +78,35 @@ pub async fn start(
     let table = SharedTable::default();
     let default = default_certificate().map_err(IngressError::Certificate)?;
     ingress_class::ensure(informers.client(), &env).await;
-    let controller = Controller::new(table.clone(), ports, informers.clone(), env.clone());
-    let following = controller.follow(shutdown.clone()).await;
-    env.spawn(following);
-    let status = StatusWriter::new(config.addresses, informers, env.clone());
-    let until = shutdown.clone();
-    env.spawn(async move { until.run_until_cancelled(status.run()).await });
     let proxy_config = ProxyConfig { access_log: config.access_log, ..ProxyConfig::default() };
     let proxy = Proxy::new(table.clone(), proxy_config, env.clone());
+    let gateway_status = GatewayStatusWriter::new(config.addresses.clone(), informers.informer(), env.clone());
+    let gateways = Gateways {
+        objects: GatewayObjects::new(informers.clone(), env.clone()),
+        ports: PortListeners {
+            shared: ports,
+            table: table.clone(),
+            proxy: proxy.clone(),
+            default_certificate: default.clone(),
+            limits: config.limits.clone(),
+            env: env.clone(),
+            shutdown: shutdown.clone(),
+            open: HashMap::new(),
+            wanted: HashSet::new(),
+        },
+        status: gateway_status.clone(),
+        addresses: config.addresses.clone(),
+        built: Built::default(),
+    };
+    let controller = Controller::new(table.clone(), ports, gateways, informers.clone(), env.clone());
+    let following = controller.follow(shutdown.clone()).await;
+    env.spawn(following);
+    let client = informers.client().clone();
+    let status = StatusWriter::new(config.addresses, informers, env.clone());
+    let until = shutdown.clone();
+    env.spawn(async move {
+        until.run_until_cancelled(async { tokio::join!(status.run(), gateway_status.run(client)) }).await;
+    });
     let mut serving: Vec<BoxFuture<'static, ()>> = Vec::new();
     if let (Some(listener), Some(port)) = (http, ports.http) {
         let entry = Entry::new(proxy.clone(), port, false, ports.https);

@@ -83,7 +83,7 @@ impl StatusWriter {
             return true;
         }
         let present = addresses(&ingress);
-        let wanted = wanted(&present, &self.own, &self.nodes.list());
+        let wanted = wanted(&present, &self.own, &node_addresses(&self.nodes.list()));
         if present == wanted {
             return true;
         }
@@ -108,9 +108,13 @@ fn addresses(ingress: &Ingress) -> BTreeSet<String> {
     all.into_iter().flatten().filter_map(|ingress| ingress.ip.clone()).collect()
 }
 
-fn wanted(present: &BTreeSet<String>, own: &[IpAddr], nodes: &[Arc<Node>]) -> BTreeSet<String> {
+pub fn node_addresses(nodes: &[Arc<Node>]) -> HashSet<String> {
     let of_node = |node: &Arc<Node>| node.status.clone().and_then(|status| status.addresses).unwrap_or_default();
-    let known: HashSet<String> = nodes.iter().flat_map(of_node).map(|address| address.address).collect();
+    nodes.iter().flat_map(of_node).map(|address| address.address).collect()
+}
+
+/// Our own, with those of others that a Node still has.
+pub fn wanted(present: &BTreeSet<String>, own: &[IpAddr], known: &HashSet<String>) -> BTreeSet<String> {
     let kept = present.iter().filter(|address| known.contains(*address)).cloned();
     kept.chain(own.iter().map(ToString::to_string)).collect()
 }
@@ -127,7 +131,8 @@ mod tests {
         let check = |present: &[&str], expected: &[&str]| {
             let present = present.iter().map(ToString::to_string).collect();
             let own = ["10.0.0.1".parse().unwrap()];
-            let found: Vec<String> = wanted(&present, &own, &[Arc::new(node.clone())]).into_iter().collect();
+            let found: Vec<String> =
+                wanted(&present, &own, &node_addresses(&[Arc::new(node.clone())])).into_iter().collect();
             assert_eq!(found, expected);
         };
         check(&[], &["10.0.0.1"]);

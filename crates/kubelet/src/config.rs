@@ -2,7 +2,13 @@
 //! Made by `minke` from flags or a KubeletConfiguration file; read all over the crate.
 //! Never changes while the node runs.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Taint;
 use rustls::server::ResolvesServerCert;
@@ -13,6 +19,8 @@ use crate::{
     images::image_manager::{PullRate, credential_provider::CredentialProviderSettings, pull_records::Verification},
     node::node_shutdown::ShutdownGracePeriods,
     pod::admission::hook::HookConfig,
+    resources::resource_managers::settings::ManagerSettings,
+    runtime::container_config::memory_protection::SwapBehavior,
     runtime::user_namespaces::UNIT_IDS,
 };
 
@@ -88,6 +96,11 @@ pub struct Config {
     pub healthz_address: IpAddr,
     /// Plain HTTP without any check of who asks, for pods and metrics; 0 turns it off.
     pub read_only_port: u16,
+    /// The page and JSON of cAdvisor, plain and without any check of who asks; 0 turns it off.
+    pub cadvisor_port: u16,
+    pub cadvisor_address: IpAddr,
+    /// Where static pods are submitted, on loopback; 0 turns it off.
+    pub manifest_server_port: u16,
     pub enable_server: bool,
     /// Whether the server has logs, exec and the like.
     pub debugging_handlers: bool,
@@ -130,6 +143,13 @@ pub struct Config {
     pub reserved: Reserved,
     /// Whether all pods together are held to what is left for them.
     pub enforce_node_allocatable: bool,
+    /// Of the CPU, memory and topology managers.
+    pub managers: ManagerSettings,
+    pub swap_behavior: SwapBehavior,
+    /// Of the room between request and limit a container may fill before it is slowed down.
+    pub memory_throttling_factor: f64,
+    /// Whether memory that pods ask for is protected, and what goes beyond slowed down (MemoryQoS; cgroup v2).
+    pub memory_qos: bool,
     /// Processes per pod.
     pub pod_pids_limit: Option<i64>,
     /// Whether processor limits are enforced.
@@ -250,6 +270,9 @@ impl Default for Config {
             healthz_port: 10248,
             healthz_address: IpAddr::from([127, 0, 0, 1]),
             read_only_port: 0,
+            cadvisor_port: 0,
+            cadvisor_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            manifest_server_port: 0,
             enable_server: true,
             debugging_handlers: true,
             system_log_handler: true,
@@ -278,6 +301,10 @@ impl Default for Config {
             pods_per_core: 0,
             reserved: Reserved::default(),
             enforce_node_allocatable: true,
+            managers: ManagerSettings::default(),
+            swap_behavior: SwapBehavior::default(),
+            memory_throttling_factor: 0.9,
+            memory_qos: false,
             pod_pids_limit: None,
             cpu_cfs_quota: true,
             single_process_oom_kill: None,

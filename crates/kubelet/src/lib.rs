@@ -50,6 +50,8 @@ pub enum Error {
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("invalid configuration: {0}")]
     Config(String),
+    #[error("failed to start the container manager: {0}")]
+    ResourceManagers(String),
     #[error("this machine has no address; name one with --node-ip")]
     NoAddress,
 }

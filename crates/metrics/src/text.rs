@@ -1,5 +1,5 @@
 //! Prometheus' text format.
-//! Written by `Metrics`, `process` and the API server's own counters.
+//! Written by `Metrics`, `process`, the API server's own counters and what the kubelet measures.
 //! Invariant: what it writes is well-formed whatever labels hold: names are constants, values are escaped (test:
 //! `families_are_shown_in_prometheus_text`).
 
@@ -38,6 +38,11 @@ pub struct Samples<'a> {
 impl Samples<'_> {
     pub fn sample(&mut self, labels: &Labels<'_>, value: impl Display) {
         self.line("", labels, None, value);
+    }
+
+    /// With the moment of its measurement, in milliseconds of Unix time.
+    pub fn sample_at(&mut self, labels: &Labels<'_>, value: impl Display, at_milliseconds: i64) {
+        self.line("", labels, None, format_args!("{value} {at_milliseconds}"));
     }
 
     /// `counts`: how often values up to each bound, and beyond the last, were seen.

@@ -14,7 +14,7 @@ use k8s_openapi::api::{
     storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass},
 };
 
-use crate::cache::Cache;
+use crate::{cache::Cache, plugins::dynamic_resources::devices::Devices};
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
@@ -43,6 +43,7 @@ pub struct Cluster {
     pub replication_controllers: Objects<ReplicationController>,
     pub stateful_sets: Objects<StatefulSet>,
     pub disruption_budgets: Objects<PodDisruptionBudget>,
+    pub devices: Devices,
     /// Volumes promised to claims of pods that are being bound: volume name to claim key.
     pub reserved_volumes: HashMap<String, String>,
     /// Grows when the labels of namespaces change.

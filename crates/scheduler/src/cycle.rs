@@ -10,8 +10,8 @@ use crate::{
     cluster::Cluster,
     diagnosis::Diagnosis,
     framework::{
-        Candidate, FailedAttempt, NodeFilter, PluginSet, PostFilterPlugin, PostFilterResult, PreFilterResult, Profile,
-        Refusal,
+        Candidate, FailedAttempt, NodeFilter, PluginSet, PostFilterPlugin, PostFilterResult, PostFilterWork,
+        PreFilterResult, Profile, Refusal,
     },
     node_info::NodeInfo,
     pod_info::{PendingPod, PodInfo},
@@ -29,6 +29,7 @@ struct ActiveFilter<'a> {
 }
 
 /// Every filter that has something to say about the pod, and the nodes that PreFilter leaves.
+#[derive(Default)]
 pub struct Filters<'a> {
     active: Vec<ActiveFilter<'a>>,
     only: Option<HashSet<String>>,
@@ -242,6 +243,8 @@ pub enum Remedy {
     Nothing {
         message: String,
         clear_nomination: bool,
+        /// What is done meanwhile that may help.
+        works: Vec<PostFilterWork>,
     },
 }
 
@@ -267,7 +270,7 @@ pub fn find_fit(cluster: &Cluster, profile: &Profile, pod: &PendingPod, start: &
 
 /// Until a plugin makes room. What the others say is told together.
 fn run_post_filter(profile: &Profile, attempt: &FailedAttempt<'_, '_>) -> Remedy {
-    let (mut messages, mut clear) = (Vec::new(), false);
+    let (mut messages, mut works, mut clear) = (Vec::new(), Vec::new(), false);
     let plugins = if attempt.cluster.cache.is_empty() { &[] } else { profile.post_filter.as_slice() };
     for enabled in plugins {
         match enabled.plugin.post_filter(attempt) {
@@ -276,9 +279,13 @@ fn run_post_filter(profile: &Profile, attempt: &FailedAttempt<'_, '_>) -> Remedy
                 messages.push(message);
                 clear |= clear_nomination;
             }
+            PostFilterResult::Act { message, work } => {
+                messages.push(message);
+                works.push(work);
+            }
         }
     }
-    Remedy::Nothing { message: messages.join(", "), clear_nomination: clear }
+    Remedy::Nothing { message: messages.join(", "), clear_nomination: clear, works }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     apps::v1::{ReplicaSet, StatefulSet},
     core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
     policy::v1::PodDisruptionBudget,
+    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
     storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass},
 };
 use serde::de::DeserializeOwned;
@@ -30,6 +31,9 @@ pub enum InformerEvent {
     ReplicationController(Change<ReplicationController>),
     StatefulSet(Change<StatefulSet>),
     DisruptionBudget(Change<PodDisruptionBudget>),
+    DeviceClass(Change<DeviceClass>),
+    ResourceSlice(Change<ResourceSlice>),
+    ResourceClaim(Change<ResourceClaim>),
 }
 
 /// What is listened to, in the order in which the first lists are applied.
@@ -48,6 +52,9 @@ macro_rules! informed_kinds {
             replication_controllers: ReplicationController => InformerEvent::ReplicationController,
             stateful_sets: StatefulSet => InformerEvent::StatefulSet,
             disruption_budgets: PodDisruptionBudget => InformerEvent::DisruptionBudget,
+            device_classes: DeviceClass => InformerEvent::DeviceClass,
+            resource_slices: ResourceSlice => InformerEvent::ResourceSlice,
+            resource_claims: ResourceClaim => InformerEvent::ResourceClaim,
             nodes: Node => InformerEvent::Node,
             pods: Pod => InformerEvent::Pod,
         }

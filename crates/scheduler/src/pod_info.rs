@@ -132,6 +132,7 @@ pub struct PodInfo {
     /// `namespace/name` of the claims it mounts, ephemeral ones by their generated names.
     pub claims: Vec<String>,
     pub disks: Vec<Disk>,
+    pub has_resource_claims: bool,
     /// Why the pod's terms can't be read, if they can't.
     pub error: Option<String>,
 }
@@ -167,6 +168,7 @@ impl PodInfo {
             is_finished: matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
             is_preempted: status.and_then(|s| s.conditions.as_ref()).into_iter().flatten().any(says_preempted),
             started: status.and_then(|s| s.start_time.as_ref()).map(|time| time.0),
+            has_resource_claims: spec.and_then(|s| s.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty()),
             disks: spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten().filter_map(Disk::of).collect(),
             labels,
             priority: spec.and_then(|s| s.priority).unwrap_or(0),

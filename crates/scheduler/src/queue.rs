@@ -9,9 +9,10 @@ use std::{
 };
 
 use env::Backoff;
+use k8s_openapi::api::core::v1::PodResourceClaimStatus;
 
 use crate::{
-    framework::{EventLabel, PluginSet, QueueSortKey, QueueSortPlugin, QueueingHint},
+    framework::{EventLabel, PluginSet, QueueSortKey, QueueSortPlugin, QueueingHint, Readiness},
     pod_info::PendingPod,
 };
 
@@ -136,10 +137,14 @@ impl Queue {
     }
 
     /// A pod that is new, or that has changed while it waits.
-    pub fn add(&mut self, info: Arc<PendingPod>, gated: bool, now: Duration) {
+    pub fn add(&mut self, info: Arc<PendingPod>, readiness: Readiness, now: Duration) {
         let Some(entry) = self.take(&info.key) else {
-            let (part, first) = if gated { (Part::Gated, None) } else { (Part::Active, Some(now)) };
-            let unschedulable_plugins = PluginSet::default();
+            let (part, first) = match readiness {
+                Readiness::Ready => (Part::Active, Some(now)),
+                Readiness::WaitsForEvent(_) => (Part::Unschedulable, None),
+                Readiness::Gated => (Part::Gated, None),
+            };
+            let unschedulable_plugins = readiness.waits_for();
             let pod =
                 QueuedPodInfo { info, attempts: 0, since: now, first, unschedulable_plugins, equivalence_class: None };
             return self.arrive(pod, part, POD_ADDED);
@@ -151,14 +156,17 @@ impl Queue {
         if other {
             pod.equivalence_class = None;
         }
-        let next = match part {
-            _ if gated => Part::Gated,
-            Part::Gated => Part::Active,
-            Part::Unschedulable if other => self.after_backoff(&pod, now),
-            part => part,
+        let next = match (readiness, part) {
+            (Readiness::Gated, _) => Part::Gated,
+            (Readiness::WaitsForEvent(_), _) => Part::Unschedulable,
+            (_, Part::Gated) => Part::Active,
+            (_, Part::Unschedulable) if other => self.after_backoff(&pod, now),
+            (_, part) => part,
         };
-        if next == Part::Active {
-            pod.first.get_or_insert(now);
+        match next {
+            Part::Active => drop(pod.first.get_or_insert(now)),
+            Part::Unschedulable if readiness != Readiness::Ready => pod.unschedulable_plugins = readiness.waits_for(),
+            _ => {}
         }
         if next == part {
             return self.put(pod, next);
@@ -230,8 +238,9 @@ impl Queue {
 
     fn move_on(&mut self, key: &str, cause: EventLabel, now: Duration) {
         if self.entries.get(key).is_some_and(|e| e.part == Part::Unschedulable)
-            && let Some(entry) = self.take(key)
+            && let Some(mut entry) = self.take(key)
         {
+            entry.pod.first.get_or_insert(now);
             let part = self.after_backoff(&entry.pod, now);
             self.arrive(entry.pod, part, cause);
         }
@@ -323,9 +332,16 @@ impl Queue {
     }
 }
 
-/// Whether a change to a waiting pod could change the verdict on it: its status can't.
+/// ResourceClaims that were made for the pod.
+fn generated_claims(pod: &PendingPod) -> Option<&[PodResourceClaimStatus]> {
+    pod.pod.status.as_ref()?.resource_claim_statuses.as_deref()
+}
+
+/// Whether a change to a waiting pod could change the verdict on it: its status can't, but for the claims made for it.
 fn differs(old: &PendingPod, new: &PendingPod) -> bool {
-    old.pod.spec != new.pod.spec || old.pod.metadata.labels != new.pod.metadata.labels
+    old.pod.spec != new.pod.spec
+        || old.pod.metadata.labels != new.pod.metadata.labels
+        || generated_claims(old) != generated_claims(new)
 }
 
 /// What happened to a waiting pod: the first of what is new, in the order in which upstream looks.
@@ -340,6 +356,8 @@ fn action(old: &PendingPod, new: &PendingPod) -> &'static str {
         "UpdatePodSchedulingGatesEliminated"
     } else if old.spec().map(|spec| &spec.tolerations) != new.spec().map(|spec| &spec.tolerations) {
         "UpdatePodToleration"
+    } else if generated_claims(old) != generated_claims(new) {
+        "UpdatePodGeneratedResourceClaim"
     } else {
         "Update"
     }
@@ -371,7 +389,7 @@ mod tests {
     fn higher_priority_first_then_the_order_of_arrival() {
         let mut queue = queue();
         for (at, (name, priority)) in [("low", 1), ("first", 5), ("second", 5), ("high", 9)].into_iter().enumerate() {
-            queue.add(pod(name, priority), false, at as u32 * SECOND);
+            queue.add(pod(name, priority), Readiness::Ready, at as u32 * SECOND);
         }
         let order: Vec<_> = std::iter::from_fn(|| popped(&mut queue)).collect();
         assert_eq!(order, ["high", "first", "second", "low"]);
@@ -380,17 +398,35 @@ mod tests {
     #[test]
     fn gated_pods_wait_for_their_gates() {
         let mut queue = queue();
-        queue.add(pod("p", 0), true, Duration::ZERO);
+        queue.add(pod("p", 0), Readiness::Gated, Duration::ZERO);
         queue.flush(1000 * SECOND);
         assert_eq!(popped(&mut queue), None);
-        queue.add(pod("p", 0), false, SECOND);
+        queue.add(pod("p", 0), Readiness::Ready, SECOND);
         assert_eq!(popped(&mut queue).as_deref(), Some("p"));
+    }
+
+    #[test]
+    fn what_waits_for_an_event_is_not_tried_before() {
+        let mut queue = queue();
+        let mut plugins = PluginSet::default();
+        plugins.insert(3);
+        queue.add(pod("p", 0), Readiness::WaitsForEvent(plugins), Duration::ZERO);
+        assert_eq!(popped(&mut queue), None);
+        queue.move_for_event(NODE_ADDED, SECOND, |pod| QueueingHint::queue_if(pod.unschedulable_plugins.contains(3)));
+        let tried = queue.pop().unwrap();
+        assert_eq!((tried.attempts, tried.first), (1, Some(SECOND)));
+        queue.add(pod("q", 0), Readiness::WaitsForEvent(plugins), SECOND);
+        let mut claimed = (*pod("q", 0).pod).clone();
+        let made = json!({"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "q-gpu"}]});
+        claimed.status = serde_json::from_value(made).unwrap();
+        queue.add(Arc::new(PendingPod::new(Arc::new(claimed))), Readiness::Ready, 2 * SECOND);
+        assert_eq!(popped(&mut queue).as_deref(), Some("q"), "its claim was made");
     }
 
     #[test]
     fn only_events_that_help_wake_the_unschedulable() {
         let mut queue = queue();
-        queue.add(pod("p", 0), false, Duration::ZERO);
+        queue.add(pod("p", 0), Readiness::Ready, Duration::ZERO);
         let tried = queue.pop().unwrap();
         let mut fit = PluginSet::default();
         fit.insert(3);
@@ -409,7 +445,7 @@ mod tests {
     fn those_alike_are_asked_for_once_and_woken_together() {
         let mut queue = queue();
         for (at, name) in ["a", "b", "c", "other"].into_iter().enumerate() {
-            queue.add(pod(name, 0), false, at as u32 * SECOND);
+            queue.add(pod(name, 0), Readiness::Ready, at as u32 * SECOND);
         }
         for class in [Some(1), Some(1), Some(1), None] {
             let tried = queue.pop().unwrap();
@@ -430,7 +466,7 @@ mod tests {
     #[test]
     fn errors_back_off_twice_as_long_each_time() {
         let mut queue = queue();
-        queue.add(pod("p", 0), false, Duration::ZERO);
+        queue.add(pod("p", 0), Readiness::Ready, Duration::ZERO);
         let mut now = Duration::ZERO;
         for wait in [1, 2, 4, 8, 10, 10] {
             let tried = queue.pop().unwrap();
@@ -445,7 +481,7 @@ mod tests {
     #[test]
     fn nothing_is_left_waiting_for_ever() {
         let mut queue = queue();
-        queue.add(pod("p", 0), false, Duration::ZERO);
+        queue.add(pod("p", 0), Readiness::Ready, Duration::ZERO);
         let tried = queue.pop().unwrap();
         queue.add_unschedulable(tried, PluginSet::default(), None, Duration::ZERO);
         assert_eq!(queue.next_deadline(), Some(UNSCHEDULABLE_TIMEOUT));
@@ -464,11 +500,11 @@ mod tests {
             assert_eq!(found, expected);
         };
         let gated = |name: &str| named_pod("default", name, json!({}), json!({"schedulingGates": [{"name": "g"}]}));
-        queue.add(Arc::new(gated("p")), true, Duration::ZERO);
+        queue.add(Arc::new(gated("p")), Readiness::Gated, Duration::ZERO);
         check(&mut queue, &[("unschedulable", "UnschedulablePodAdd")]);
-        queue.add(pod("p", 0), false, 5 * SECOND);
+        queue.add(pod("p", 0), Readiness::Ready, 5 * SECOND);
         check(&mut queue, &[("active", "UnschedulablePodUpdatePodSchedulingGatesEliminated")]);
-        queue.add(pod("p", 0), false, 6 * SECOND);
+        queue.add(pod("p", 0), Readiness::Ready, 6 * SECOND);
         check(&mut queue, &[]);
         let tried = queue.pop().unwrap();
         assert_eq!(tried.first, Some(5 * SECOND), "it could not be tried before");
@@ -487,7 +523,7 @@ mod tests {
         queue.take_incoming();
         let mut labelled = (*pod("p", 0).pod).clone();
         labelled.metadata.labels = Some([("a".to_string(), "b".to_string())].into());
-        queue.add(Arc::new(PendingPod::new(Arc::new(labelled))), false, 100 * SECOND);
+        queue.add(Arc::new(PendingPod::new(Arc::new(labelled))), Readiness::Ready, 100 * SECOND);
         check(&mut queue, &[("active", "UnschedulablePodUpdatePodLabel")]);
         let tried = queue.pop().unwrap();
         assert_eq!(tried.first, Some(5 * SECOND));

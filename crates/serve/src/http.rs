@@ -14,7 +14,7 @@ use rustls::ServerConfig;
 use rustls_pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -24,6 +24,7 @@ use crate::{
     activity::{Activity, TrackedStream},
     deadlines,
     limits::{ERROR_RESET_STREAMS_MAX, RESET_STREAMS_PENDING_MAX},
+    replayed_stream::{ReplayedStream, http2_preface},
 };
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -55,6 +56,15 @@ pub trait Handler: Send + Sync + 'static {
     ) -> BoxFuture<'static, Response<Self::Body>>;
 
     fn handshake_failed(&self) {}
+
+    /// May look at a connection before its TLS handshake; gives it back at once, or says later how it goes on. `None`
+    /// then means that it has been served.
+    fn before_tls(
+        self: &Arc<Self>,
+        stream: TcpStream,
+    ) -> Result<BoxFuture<'static, Option<ReplayedStream>>, TcpStream> {
+        Err(stream)
+    }
 }
 
 /// Serves TLS until `stop`, then lets requests under way finish for a moment.
@@ -70,7 +80,7 @@ pub async fn serve_https<H: Handler>(
     serve(listener, Some(TlsAcceptor::from(Arc::new(tls))), handler, limits, env, stop).await;
 }
 
-/// Serves plain HTTP/1.1 until `stop`, then lets requests under way finish for a moment.
+/// Serves plain HTTP until `stop`, then lets requests under way finish for a moment.
 pub async fn serve_http<H: Handler>(
     listener: TcpListener,
     handler: Arc<H>,
@@ -93,7 +103,7 @@ async fn serve<H: Handler>(
     let server = Arc::new(Server { tls, handler, limits, env: env.clone(), stop: stop.clone() });
     let connections = TaskTracker::new();
     while let Some((stream, peer, slot)) = stop.run_until_cancelled(accept(&listener, &slots, &env)).await {
-        env.spawn(connections.track_future(server.clone().connection(stream, peer, slot)));
+        env.spawn(connections.track_future(server.clone().accepted(stream, peer, slot)));
     }
     drop(listener);
     connections.close();
@@ -111,6 +121,27 @@ struct Server<H> {
 }
 
 impl<H: Handler> Server<H> {
+    /// Looks at the first bytes of a connection where that matters.
+    async fn accepted(self: Arc<Self>, stream: TcpStream, address: Option<SocketAddr>, slot: Slot) {
+        if self.tls.is_some() {
+            match self.handler.before_tls(stream) {
+                Err(stream) => self.connection(stream, address, slot).await,
+                Ok(looking) => {
+                    if let Some(stream) = looking.await {
+                        self.connection(stream, address, slot).await;
+                    }
+                }
+            }
+        } else if self.limits.prior_knowledge_http2 {
+            let reading = self.env.timeout(self.limits.header_timeout, http2_preface(stream));
+            if let Some(Some(Some((stream, multiplexed)))) = self.stop.run_until_cancelled(reading).await {
+                self.http(stream, slot, Peer { address, certificates: None }, multiplexed).await;
+            }
+        } else {
+            self.connection(stream, address, slot).await;
+        }
+    }
+
     async fn connection<S>(self: Arc<Self>, stream: S, address: Option<SocketAddr>, slot: Slot)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

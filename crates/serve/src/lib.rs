@@ -10,10 +10,12 @@ mod activity;
 mod deadlines;
 mod http;
 mod limits;
+mod replayed_stream;
 mod slots;
 
 pub use accept::{Accept, accept};
 pub use activity::{Answer, TrackedStream};
 pub use http::{Finite, Handler, Peer, serve_http, serve_https};
 pub use limits::Limits;
+pub use replayed_stream::ReplayedStream;
 pub use slots::{Slot, Slots};

@@ -43,6 +43,8 @@ pub struct Limits {
     pub streams_per_connection: u32,
     /// Of a request's headers together.
     pub header_bytes: u32,
+    /// Whether clients without TLS may begin in HTTP/2, as gRPC does.
+    pub prior_knowledge_http2: bool,
     /// For requests under way when the listener stops.
     pub drain_timeout: Duration,
 }
@@ -60,6 +62,7 @@ impl Limits {
             ping_timeout: PING_TIMEOUT,
             streams_per_connection: STREAMS_PER_CONNECTION_MAX,
             header_bytes: HEADER_BYTES_MAX,
+            prior_knowledge_http2: false,
             drain_timeout,
         }
     }
@@ -72,6 +75,7 @@ impl Limits {
     pub const INGRESS: Self = Self {
         header_bytes: 64 << 10,
         streams_per_connection: 128,
+        prior_knowledge_http2: true,
         ..Self::new(20_000, 10_000, Duration::from_secs(10))
     };
     /// Health and metrics: a few scrapers and probes.

@@ -105,12 +105,6 @@ pub trait Behavior: Send + Sync {
         None
     }
 
-    /// Whether anything in a cluster does something with such an object. Where nothing does, its creation is answered with
-    /// a warning; which loop it is for every kind is in a table of the API server's tests.
-    fn is_acted_upon(&self) -> bool {
-        true
-    }
-
     /// Texts for `Warning` headers.
     fn warnings(&self, _object: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use api::{
     ApiError,
@@ -13,7 +13,11 @@ use api::{
 
 use super::{Attributes, Operation};
 use crate::{
-    cel::{CALL_COST_MAX, CelError, Expression, authorizer, cost_estimate::DeclType, types::Type},
+    cel::{
+        CelError, Expression, authorizer,
+        device::{self, DeviceSelector},
+        types::Type,
+    },
     discovery::served::Set,
     handlers::codec,
 };
@@ -27,8 +31,6 @@ const POLICY: [(&str, &str, Option<&str>); 5] = [
     ("auditAnnotations", "valueExpression", Some("string")),
 ];
 
-const SELECTOR_BYTES_MAX: usize = 10 << 10;
-
 pub fn check(set: &Set, a: &Attributes<'_>) -> Result<(), ApiError> {
     let writes = matches!(a.operation, Operation::Create | Operation::Update) && a.subresource.is_empty();
     let groups = ["admissionregistration.k8s.io", "resource.k8s.io"];
@@ -38,7 +40,7 @@ pub fn check(set: &Set, a: &Attributes<'_>) -> Result<(), ApiError> {
     let mut errors = ErrorList::new();
     let spec = || List { new: &a.object["spec"], old: &a.old["spec"], path: Path::new("spec") };
     match a.resource.plural.as_str() {
-        "deviceclasses" => spec().check_selectors(&device_names(), &mut errors),
+        "deviceclasses" => spec().check_selectors(&mut errors),
         "resourceclaims" => spec().check_requests(&mut errors),
         "resourceclaimtemplates" => spec().part("spec").check_requests(&mut errors),
         "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
@@ -81,34 +83,27 @@ impl<'a> List<'a> {
 
     /// The requests of a claim for devices, and those it would take instead.
     fn check_requests(&self, errors: &mut ErrorList) {
-        let names = device_names();
         for request in self.part("devices").rows("requests") {
-            request.part("exactly").check_selectors(&names, errors);
-            request.rows("firstAvailable").for_each(|r| r.check_selectors(&names, errors));
+            request.part("exactly").check_selectors(errors);
+            request.rows("firstAvailable").for_each(|r| r.check_selectors(errors));
         }
     }
 
-    fn check_selectors(&self, names: &[(&str, Type)], errors: &mut ErrorList) {
-        let device = DeclType::from_schema(&device_schema(), false);
+    fn check_selectors(&self, errors: &mut ErrorList) {
         for selector in self.rows("selectors").map(|s| s.part("cel")) {
             let source = selector.new["expression"].as_str().unwrap_or_default();
             // What is empty or too long has been told already.
-            if source.is_empty() || source.len() > SELECTOR_BYTES_MAX || selector.old["expression"] == source {
+            if source.is_empty() || source.len() > device::EXPRESSION_BYTES_MAX || selector.old["expression"] == source
+            {
                 continue;
             }
             let path = selector.path.child("expression");
-            let compiled = Expression::compile(source).and_then(|e| Ok((e.check(names)?, e)));
-            match compiled {
+            match DeviceSelector::compile(source) {
                 Err(why) => errors.invalid(&path, source, why.to_string()),
-                Ok((Type::Bool | Type::Dyn, expression)) => {
-                    let cost = |device| expression.max_cost(device, &[("device", Type::from_decl_type(device))]);
-                    if device.as_ref().map_or(0, cost) > CALL_COST_MAX {
-                        errors.forbidden(&path, "too complex, exceeds cost limit");
-                    }
+                Ok(selector) if selector.is_too_complex() => {
+                    errors.forbidden(&path, "too complex, exceeds cost limit");
                 }
-                Ok((other, _)) => {
-                    errors.invalid(&path, source, format!("must evaluate to bool or the unknown type, not {other}"));
-                }
+                Ok(_) => {}
             }
         }
     }
@@ -133,33 +128,6 @@ impl<'a> List<'a> {
 
 pub fn check_source(source: &str, names: &[(&str, Type)]) -> Result<Type, CelError> {
     Expression::compile(source)?.check(names)
-}
-
-/// What a selector of devices can name.
-fn device_names() -> Vec<(&'static str, Type)> {
-    let by_domain = |of: Type| Type::Map(Box::new(Type::Map(Box::new(of))));
-    let fields = [
-        ("driver", Type::String),
-        ("attributes", by_domain(Type::Dyn)),
-        ("capacity", by_domain(Type::Dyn)),
-        ("allowMultipleAllocations", Type::Bool),
-    ];
-    let fields = fields.map(|(name, of)| (name.to_string(), of)).to_vec();
-    vec![("device", Type::Record("DRADevice", Arc::new(fields)))]
-}
-
-/// How large a device can be, for what a selector may cost: each map has as many entries as a device may have
-/// attributes and capacities, and each attribute a value of limited length.
-fn device_schema() -> Value {
-    let map = |of: Value| json!({ "type": "object", "maxProperties": 32, "additionalProperties": of });
-    // A text, a number, a truth or a version.
-    let attribute = json!({ "x-kubernetes-int-or-string": true, "maxLength": 64 });
-    json!({ "type": "object", "properties": {
-        "driver": { "type": "string", "maxLength": 63 },
-        "attributes": map(map(attribute.clone())),
-        "capacity": map(map(attribute)),
-        "allowMultipleAllocations": { "type": "boolean" },
-    } })
 }
 
 /// What every expression of admission can name.

@@ -259,6 +259,7 @@ pub fn variables(
         name: text(sent.name),
         ..authz::Attributes::default()
     };
+    variables.set_library(authorizer::register);
     for (name, value) in authorizer::variables(asked, questions) {
         variables.set_value(name, value);
     }

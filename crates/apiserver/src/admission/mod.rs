@@ -4,6 +4,7 @@
 
 mod always;
 mod configuration;
+mod device_admin_access;
 mod event_rate_limit;
 mod expressions;
 mod image_policy_webhook;
@@ -332,6 +333,7 @@ impl Chain {
         }
         permissions::stamp_requester(attributes);
         expressions::check(&self.cluster.served.current(), attributes)?;
+        device_admin_access::check(&self.cluster, attributes)?;
         match &self.escalation {
             Some(escalation) => escalation.check(attributes).await,
             None => Ok(()),

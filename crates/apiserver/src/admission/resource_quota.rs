@@ -6,7 +6,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota as Quota, ResourceQuotaSpec, Service};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolumeClaim, Pod, ResourceQuota as Quota, ResourceQuotaSpec, Service},
+    resource::v1::ResourceClaim,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -153,6 +156,7 @@ enum Subject {
     Pod(Box<Pod>),
     Service(Box<Service>),
     Claim(Box<PersistentVolumeClaim>),
+    ResourceClaim(Box<ResourceClaim>),
     /// Anything else only counts, under these names.
     Other(Vec<String>),
 }
@@ -168,6 +172,7 @@ impl Subject {
             "pods" => Self::Pod(read(object)?),
             "services" => Self::Service(read(object)?),
             "persistentvolumeclaims" => Self::Claim(read(object)?),
+            "resourceclaims.resource.k8s.io" => Self::ResourceClaim(read(object)?),
             // These could be limited before everything could be counted.
             "replicationcontrollers" | "resourcequotas" | "secrets" | "configmaps" => {
                 Self::Other(vec![format!("count/{name}"), name])
@@ -181,6 +186,7 @@ impl Subject {
             Self::Pod(pod) => quota::pod(pod, now),
             Self::Service(service) => quota::service(service),
             Self::Claim(claim) => quota::claim(claim),
+            Self::ResourceClaim(claim) => quota::resource_claim(claim),
             Self::Other(names) => names.iter().map(|n| (n.clone(), Quantity::new(1, Format::DecimalSI))).collect(),
         }
     }
@@ -189,7 +195,7 @@ impl Subject {
         match self {
             Self::Pod(pod) => quota::covers_pod(spec, pod),
             Self::Claim(claim) => quota::covers_claim(spec, claim),
-            Self::Service(_) | Self::Other(_) => !quota::scoped(spec),
+            Self::Service(_) | Self::ResourceClaim(_) | Self::Other(_) => !quota::scoped(spec),
         }
     }
 }

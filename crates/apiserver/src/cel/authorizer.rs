@@ -1,5 +1,5 @@
 //! `authorizer` in expressions: may this user, or a ServiceAccount, do that?
-//! Registered by `cel`; the answers come from `authz` through `AuthorizerChecks`.
+//! A library of expressions about requests; the answers come from `authz` through `AuthorizerChecks`.
 //! Evaluating asks nobody. A question nobody has answered yet fails the evaluation and is kept, so that the caller can
 //! have it answered and evaluate once more.
 
@@ -8,13 +8,10 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value, extractors::This, objects::Opaque};
 use parking_lot::Mutex;
 
-use super::metering;
-use crate::authz::{self, Attributes, Decision};
+pub use ::cel::authorizer::{CHECK_COST, NAME, REQUEST_RESOURCE};
+use ::cel::metering;
 
-pub const NAME: &str = "authorizer";
-pub const REQUEST_RESOURCE: &str = "authorizer.requestResource";
-/// What one question costs an expression.
-pub const CHECK_COST: u64 = 350_000;
+use crate::authz::{self, Attributes, Decision};
 
 /// What was asked while evaluating, and what is known by now.
 #[derive(Clone, Default)]
@@ -100,7 +97,7 @@ pub fn variables(request: Attributes, questions: &AuthorizerChecks) -> [(&'stati
 
 type Text = Arc<String>;
 
-pub fn register(context: &mut Context<'_>) {
+pub fn register(context: &mut Context<'static>) {
     context.add_function("path", |This(this): This<Value>, path: Text| {
         step("path", this, &Stage::Authorizer, Stage::Path, |a| a.path = path.to_string())
     });

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use ::cel::escape::escape;
 use api::field::{ErrorList, Path};
 
-use super::{escape::escape, field_path, rules::OLD_SELF, typed};
+use super::{field_path, rules::OLD_SELF, typed};
 use crate::cel::{Expression, cost_estimate::DeclType, types::Type};
 
 /// What one rule may cost by estimate, over all places where it applies.

@@ -7,7 +7,6 @@ mod check;
 mod controller;
 mod declared;
 mod definition;
-pub mod escape;
 mod field_path;
 mod formats;
 mod rules;

@@ -12,8 +12,8 @@ use kube_cel::cel::{
 };
 use serde_json::Value;
 
-use super::escape::escape;
 use crate::cel::{from_json, map, types::Type};
+use ::cel::escape::escape;
 
 /// The type of what fits a schema; `None` if rules may not look at it.
 /// A `resource` has a kind and a name, whether or not its schema says so.

@@ -2,8 +2,6 @@
 //! The one place that knows which codec of `api` does what.
 //! Never panics on input; says what was wrong in upstream's words.
 
-use std::{ops::Deref, sync::Arc};
-
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
@@ -14,29 +12,9 @@ use api::{
     schema::{Schema, TypeId},
 };
 
+pub use ::cel::types::{SchemaRef, builtin_schema};
+
 use crate::handlers::negotiate::Media;
-
-/// The built-in schema, or one that a CustomResourceDefinition brought.
-#[derive(Clone)]
-pub enum SchemaRef {
-    Builtin(&'static Schema),
-    Custom(Arc<Schema>),
-}
-
-impl Deref for SchemaRef {
-    type Target = Schema;
-
-    fn deref(&self) -> &Schema {
-        match self {
-            SchemaRef::Builtin(schema) => schema,
-            SchemaRef::Custom(schema) => schema,
-        }
-    }
-}
-
-pub fn builtin_schema() -> SchemaRef {
-    SchemaRef::Builtin(api::schema::builtin())
-}
 
 pub fn decode(bytes: &[u8], media: Media, schema: Option<(&Schema, TypeId)>) -> Result<Decoded, ApiError> {
     let content = match media {

@@ -143,9 +143,6 @@ impl Registry {
             return Err(ApiError::invalid(&served.group, &served.kind, &name, errors));
         }
         served.behavior.warnings(&object, None).into_iter().for_each(|w| call.warn(w));
-        if !served.behavior.is_acted_upon() {
-            call.warn(format!("{} {} is stored but nothing acts on it", served.api_version(), served.kind));
-        }
         if !self.admission.has_validators() {
             return Ok(object);
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use ::cel::blocking::off_worker;
 use api::ApiError;
 
 use super::{
@@ -18,7 +19,6 @@ use crate::{
     discovery::served::Served,
     handlers::{codec, negotiate, respond::Reply},
     request::call::Call,
-    server::blocking::off_worker,
 };
 
 /// A JSON patch beyond this may have thousands of operations, which can take up to a second on a large object.

@@ -4,7 +4,6 @@
 pub mod config;
 pub mod health;
 
-pub(crate) mod blocking;
 pub(crate) mod listener;
 pub(crate) mod loopback;
 pub(crate) mod pipeline;

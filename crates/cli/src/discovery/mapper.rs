@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::{ApiResource, Discovery};
 use crate::{
     failure::{Failure, Result},
+    resource::suggestion,
     session::Session,
 };
 
@@ -82,7 +83,10 @@ impl Session {
             return Ok(found);
         }
         let word = argument.split('.').next().unwrap_or(argument);
-        Err(Failure::message(format!("the server doesn't have a resource type {word:?}")))
+        let discovery = self.discovery().await?;
+        let meant = suggestion::for_resource(&discovery, word);
+        let meant = meant.map(|meant| format!("\n{meant}")).unwrap_or_default();
+        Err(Failure::message(format!("the server doesn't have a resource type {word:?}{meant}")))
     }
 
     /// The resource of an object's kind.

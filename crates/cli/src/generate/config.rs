@@ -216,7 +216,7 @@ pub fn tls_secret(
     if certificate.is_empty() || key.is_empty() {
         return Err("key and cert must be specified".to_string());
     }
-    let read = |path: &str| files.read(path).map_err(|error| format!("Cannot read file {path}, {error}"));
+    let read = |path: &str| files.read(path).map_err(|error| format!("Cannot read file {path}, open {path}: {error}"));
     let (certificate, key) = (read(certificate)?, read(key)?);
     check(&certificate, &key)?;
     let data = Map::from_iter([

@@ -3,6 +3,7 @@
 //! No requests; files are read only through `SourceFiles`; what upstream refuses is refused with its words.
 
 pub mod config;
+pub mod environment_list;
 pub mod expose;
 pub mod ingress;
 pub mod name_hash;

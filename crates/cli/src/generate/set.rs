@@ -29,7 +29,7 @@ fn fits(name: &str, pattern: &str) -> bool {
     }
 }
 
-fn containers<'a>(spec: &'a mut Value, pattern: &str, with_init: bool) -> Vec<&'a mut Value> {
+pub fn containers<'a>(spec: &'a mut Value, pattern: &str, with_init: bool) -> Vec<&'a mut Value> {
     let Some(fields) = spec.as_object_mut() else { return Vec::new() };
     let mut found = Vec::new();
     for (field, value) in fields.iter_mut() {
@@ -117,45 +117,6 @@ impl Environment {
         }
         Ok(())
     }
-}
-
-/// What `set env --list` prints for one object.
-pub fn list_environment(object: &mut Value, shown: &str, pattern: &str) -> Result<String, String> {
-    let mut text = String::new();
-    let spec = pod_spec(object)?;
-    for container in containers(spec, pattern, true) {
-        text.push_str(&format!("# {shown}, container {}\n", container["name"].as_str().unwrap_or_default()));
-        for variable in list(&container["env"]) {
-            let name = variable["name"].as_str().unwrap_or_default();
-            let from = &variable["valueFrom"];
-            text.push_str(&match () {
-                _ if from["fieldRef"].is_object() => {
-                    format!(
-                        "# {name} from field path {}\n",
-                        crate::describe::fields::text(&from["fieldRef"]["fieldPath"])
-                    )
-                }
-                _ if from["secretKeyRef"].is_object() => {
-                    let key = &from["secretKeyRef"];
-                    format!(
-                        "# {name} from secret {}, key {}\n",
-                        crate::describe::fields::text(&key["name"]),
-                        crate::describe::fields::text(&key["key"])
-                    )
-                }
-                _ if from["configMapKeyRef"].is_object() => {
-                    let key = &from["configMapKeyRef"];
-                    format!(
-                        "# {name} from configmap {}, key {}\n",
-                        crate::describe::fields::text(&key["name"]),
-                        crate::describe::fields::text(&key["key"])
-                    )
-                }
-                _ => format!("{name}={}\n", crate::describe::fields::text(&variable["value"])),
-            });
-        }
-    }
-    Ok(text)
 }
 
 pub fn resources(object: &mut Value, pattern: &str, limits: &str, requests: &str) -> Result<(), String> {

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     config::{self, DataSources, Registry},
+    environment_list,
     expose::{self, Expose},
     ingress::{self, Ingress},
     policy::{self, Autoscale},
@@ -278,7 +279,7 @@ fn changes_to_objects() {
     let containers = &with_env["spec"]["template"]["spec"]["containers"];
     assert_eq!(containers[0]["env"], json!([{ "name": "A", "value": "b" }]));
     assert_eq!(
-        set::list_environment(&mut deployment(), "Deployment web", "*").unwrap(),
+        environment_list::list_environment(&mut deployment(), "Deployment web", "*", None).unwrap().text,
         "# Deployment web, container c\nX=1\n# Deployment web, container d\n"
     );
     let mut limited = deployment();

@@ -125,6 +125,11 @@ fn fields(directory: &str, files: &impl SourceFiles) -> Result<Map<String, Value
     Ok(fields)
 }
 
+/// `sortOptions` of the kustomization in a directory.
+pub fn sort_options(directory: &str, files: &impl SourceFiles) -> Result<Value, String> {
+    Ok(fields(&clean(directory), files)?.remove("sortOptions").unwrap_or_default())
+}
+
 /// What a kustomization makes. `within` are the directories that led here.
 pub fn load(
     directory: &str,

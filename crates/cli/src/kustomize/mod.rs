@@ -9,6 +9,7 @@ mod generators;
 mod patches;
 mod references;
 mod replacements;
+mod sort_order;
 #[cfg(test)]
 mod tests;
 mod transformers;
@@ -79,44 +80,7 @@ pub fn build(path: &str, files: &impl SourceFiles) -> Result<Built, String> {
         }
     }
     references::follow_renames(&mut resources);
-    resources.sort_by_cached_key(sort_key);
+    sort_order::SortOrder::of(&directory::sort_options(path, files)?)?.sort(&mut resources);
     warnings.dedup();
     Ok(Built { objects: resources.into_iter().map(|resource| resource.object).collect(), warnings })
-}
-
-/// Kinds that others need come first, webhooks last, the rest by group, version, kind, namespace and name.
-fn sort_key(resource: &Resource) -> (i32, String) {
-    const FIRST: &[&str] = &[
-        "Namespace",
-        "ResourceQuota",
-        "StorageClass",
-        "CustomResourceDefinition",
-        "ServiceAccount",
-        "PodSecurityPolicy",
-        "Role",
-        "ClusterRole",
-        "RoleBinding",
-        "ClusterRoleBinding",
-        "ConfigMap",
-        "Secret",
-        "Endpoints",
-        "Service",
-        "LimitRange",
-        "PriorityClass",
-        "PersistentVolume",
-        "PersistentVolumeClaim",
-        "Deployment",
-        "StatefulSet",
-        "CronJob",
-        "PodDisruptionBudget",
-    ];
-    const LAST: &[&str] = &["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
-    let kind = resource.kind();
-    let first = FIRST.iter().position(|own| *own == kind).map(|at| at as i32 - FIRST.len() as i32);
-    let last = LAST.iter().position(|own| *own == kind).map(|at| at as i32 + 1);
-    let or = |text: &str, otherwise: &str| if text.is_empty() { otherwise.to_string() } else { text.to_string() };
-    let (group, version) = resource.group_version();
-    let gvk = format!("{}_{}_{}", or(group, "~G"), or(version, "~V"), or(kind, "~K"));
-    let text = format!("{gvk}|{}|{}", or(resource.namespace(), "~X"), or(resource.name(), "~N"));
-    (first.or(last).unwrap_or(0), text)
 }

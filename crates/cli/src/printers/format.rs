@@ -133,8 +133,8 @@ impl Format {
 }
 
 fn go_template(text: &str, allow_missing: bool) -> Result<Format> {
-    let parsed = GoTemplate::parse(text)
-        .map_err(|e| Failure::message(format!("error parsing template {}, {e}", go_format::quote(text))))?;
+    let parsed =
+        GoTemplate::parse(text).map_err(|e| Failure::message(format!("error parsing template {text}, {e}")))?;
     Ok(Format::GoTemplate(parsed.allow_missing_keys(allow_missing)))
 }
 
@@ -162,12 +162,14 @@ pub fn without_managed_fields(object: &mut Value) {
 pub struct Printer {
     pub format: Format,
     pub keep_managed_fields: bool,
+    /// Fields in Go's order, not sorted.
+    pub typed: bool,
     printed: usize,
 }
 
 impl Printer {
     pub fn new(format: Format, keep_managed_fields: bool) -> Self {
-        Self { format, keep_managed_fields, printed: 0 }
+        Self { format, keep_managed_fields, typed: false, printed: 0 }
     }
 
     pub fn of(matches: &Matches, allowed: &str) -> Result<Option<Self>> {
@@ -187,11 +189,13 @@ impl Printer {
             false => object,
         };
         match &self.format {
+            Format::Json if self.typed => Ok(format!("{}\n", go_format::typed_json(object, Some("    ")))),
             Format::Json => Ok(json_text(object)),
             Format::Yaml => {
                 let separator = if self.printed > 1 { "---\n" } else { "" };
                 Ok(format!("{separator}{}", yaml::to_string(object)))
             }
+            Format::Kyaml if self.typed => Ok(kyaml::typed(object)),
             Format::Kyaml => Ok(kyaml::to_string(object)),
             Format::Name => Ok(names(object)),
             Format::JsonPath { text, path, as_json } => {

@@ -5,10 +5,20 @@
 use serde_json::{Map, Value};
 
 use super::yaml::resolves;
+use crate::template::go_order::Shape;
 
 pub fn to_string(value: &Value) -> String {
+    with_order(value, Shape::Untyped)
+}
+
+/// As Go encodes a typed object.
+pub fn typed(value: &Value) -> String {
+    with_order(value, Shape::of(value))
+}
+
+fn with_order(value: &Value, shape: Shape) -> String {
     let mut text = String::from("---\n");
-    put(&mut text, value, 0);
+    put(&mut text, value, shape, 0);
     text.push('\n');
     text
 }
@@ -17,37 +27,37 @@ fn indent(text: &mut String, depth: usize) {
     text.extend(std::iter::repeat_n("  ", depth));
 }
 
-fn put(text: &mut String, value: &Value, depth: usize) {
+fn put(text: &mut String, value: &Value, shape: Shape, depth: usize) {
     match value {
         Value::Object(map) if map.is_empty() => text.push_str("{}"),
         Value::Object(map) => {
             text.push_str("{\n");
-            entries(text, map, depth + 1);
+            entries(text, map, shape, depth + 1);
             indent(text, depth);
             text.push('}');
         }
         Value::Array(list) if list.is_empty() => text.push_str("[]"),
-        Value::Array(list) => sequence(text, list, depth),
+        Value::Array(list) => sequence(text, list, shape.item(), depth),
         Value::String(string) => quoted(text, string, depth),
         other => text.push_str(&other.to_string()),
     }
 }
 
-fn entries(text: &mut String, map: &Map<String, Value>, depth: usize) {
-    for (key, value) in map {
+fn entries(text: &mut String, map: &Map<String, Value>, shape: Shape, depth: usize) {
+    for (key, value, shape) in shape.entries(map) {
         indent(text, depth);
         match needs_quotes(key) {
             true => text.push_str(&serde_json::to_string(key).unwrap_or_default()),
             false => text.push_str(key),
         }
         text.push_str(": ");
-        put(text, value, depth);
+        put(text, value, shape, depth);
         text.push_str(",\n");
     }
 }
 
 /// Brackets hug the braces of maps and lists.
-fn sequence(text: &mut String, list: &[Value], depth: usize) {
+fn sequence(text: &mut String, list: &[Value], shape: Shape, depth: usize) {
     let nested =
         |v: &Value| matches!(v, Value::Object(m) if !m.is_empty()) || matches!(v, Value::Array(l) if !l.is_empty());
     if list.iter().all(nested) {
@@ -56,7 +66,7 @@ fn sequence(text: &mut String, list: &[Value], depth: usize) {
             if index > 0 {
                 text.push_str(", ");
             }
-            put(text, item, depth);
+            put(text, item, shape, depth);
         }
         text.push(']');
         return;
@@ -64,7 +74,7 @@ fn sequence(text: &mut String, list: &[Value], depth: usize) {
     text.push_str("[\n");
     for item in list {
         indent(text, depth + 1);
-        put(text, item, depth + 1);
+        put(text, item, shape, depth + 1);
         text.push_str(",\n");
     }
     indent(text, depth);

@@ -68,6 +68,8 @@ pub struct Operation {
     pub dry_run: DryRun,
     /// Said instead of the verb's own word.
     word: Option<&'static str>,
+    /// Says nothing of a dry run, as some verbs of kubectl do not.
+    no_suffix: bool,
 }
 
 impl Operation {
@@ -76,7 +78,20 @@ impl Operation {
             true => DryRun::of(session, matches)?,
             false => DryRun::None,
         };
-        Ok(Self { printer: Printer::of(matches, ALLOWED)?, dry_run, word: None })
+        Ok(Self { printer: Printer::of(matches, ALLOWED)?, dry_run, word: None, no_suffix: false })
+    }
+
+    /// Of a verb whose objects are typed in kubectl.
+    pub fn typed(mut self) -> Self {
+        if let Some(printer) = &mut self.printer {
+            printer.typed = true;
+        }
+        self
+    }
+
+    pub fn without_suffix(mut self) -> Self {
+        self.no_suffix = true;
+        self
     }
 
     pub fn saying(mut self, word: &'static str) -> Self {
@@ -97,7 +112,8 @@ impl Operation {
                     Some(name) if !name.is_empty() => name,
                     _ => &info.name,
                 };
-                let line = format!("{}/{name} {done}{}", info.resource.qualified_kind(), self.dry_run.suffix());
+                let suffix = if self.no_suffix { "" } else { self.dry_run.suffix() };
+                let line = format!("{}/{name} {done}{suffix}", info.resource.qualified_kind());
                 session.output.line(&line);
             }
             Some(printer) => {

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Info, Selection, items_of, metadata, yaml};
+use super::{Info, Selection, items_of, metadata, suggestion, yaml};
 use crate::{
     discovery::ApiResource,
     failure::{Failure, Result},
@@ -205,13 +205,19 @@ impl Selection {
             (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
         let resource = match self.local {
             true => Rc::new(local_resource(version, kind)),
-            false => session.resource_of_kind(version, kind).await?.ok_or_else(|| {
-                Failure::message(format!(
-                    "resource mapping not found for name: {:?} namespace: {:?} from {source:?}: no matches for kind {kind:?} in version {version:?}\nensure CRDs are installed first",
-                    metadata(&object, "name"),
-                    metadata(&object, "namespace"),
-                ))
-            })?,
+            false => match session.resource_of_kind(version, kind).await? {
+                Some(resource) => resource,
+                None => {
+                    let discovery = session.discovery().await?;
+                    let meant = suggestion::for_kind(&discovery, kind);
+                    return Err(Failure::message(format!(
+                        "resource mapping not found for name: {:?} namespace: {:?} from {source:?}: no matches for kind {kind:?} in version {version:?}\nensure CRDs are installed first{}",
+                        metadata(&object, "name"),
+                        metadata(&object, "namespace"),
+                        meant.map(|meant| format!("\n{meant}")).unwrap_or_default(),
+                    )));
+                }
+            },
         };
         let mut namespace = String::new();
         if resource.namespaced {

@@ -4,6 +4,7 @@
 
 mod arguments;
 pub mod files;
+pub mod suggestion;
 pub mod yaml;
 
 use std::rc::Rc;

@@ -2,6 +2,7 @@
 //! Used by every template printer of this folder and by `describe`.
 //! Never fails; a value that Go could not print has the text Go gives it.
 
+use super::go_order::Shape;
 use serde_json::Value;
 
 /// What `%v` makes of a float64: the shortest digits, with an exponent below 1e-4 and from 1e21 on.
@@ -141,14 +142,21 @@ pub fn quote(text: &str) -> String {
 /// `json.Marshal`: one line, and the characters that HTML would act upon escaped.
 pub fn json(value: &Value) -> String {
     let mut out = String::new();
-    write_json(value, None, 0, &mut out);
+    write_json(value, Shape::Untyped, None, 0, &mut out);
     out
 }
 
 /// `json.MarshalIndent(value, "", indent)`.
 pub fn json_indent(value: &Value, indent: &str) -> String {
     let mut out = String::new();
-    write_json(value, Some(indent), 0, &mut out);
+    write_json(value, Shape::Untyped, Some(indent), 0, &mut out);
+    out
+}
+
+/// As Go encodes a typed object.
+pub fn typed_json(value: &Value, indent: Option<&str>) -> String {
+    let mut out = String::new();
+    write_json(value, Shape::of(value), indent, 0, &mut out);
     out
 }
 
@@ -159,7 +167,7 @@ fn line_break(indent: Option<&str>, depth: usize, out: &mut String) {
     }
 }
 
-fn write_json(value: &Value, indent: Option<&str>, depth: usize, out: &mut String) {
+fn write_json(value: &Value, shape: Shape, indent: Option<&str>, depth: usize, out: &mut String) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
@@ -175,21 +183,21 @@ fn write_json(value: &Value, indent: Option<&str>, depth: usize, out: &mut Strin
                     out.push(',');
                 }
                 line_break(indent, depth + 1, out);
-                write_json(item, indent, depth + 1, out);
+                write_json(item, shape.item(), indent, depth + 1, out);
             }
             line_break(indent, depth, out);
             out.push(']');
         }
         Value::Object(fields) => {
             out.push('{');
-            for (i, (key, field)) in fields.iter().enumerate() {
+            for (i, (key, field, shape)) in shape.entries(fields).into_iter().enumerate() {
                 if i > 0 {
                     out.push(',');
                 }
                 line_break(indent, depth + 1, out);
                 write_json_string(key, out);
                 out.push_str(if indent.is_some() { ": " } else { ":" });
-                write_json(field, indent, depth + 1, out);
+                write_json(field, shape, indent, depth + 1, out);
             }
             line_break(indent, depth, out);
             out.push('}');

@@ -4,6 +4,7 @@
 
 pub mod custom_columns;
 pub mod go_format;
+pub mod go_order;
 pub mod go_template;
 pub mod jsonpath;
 mod jsonpath_parser;

@@ -68,6 +68,7 @@ pub static ROOT: Command = Command {
         &diagnose::why::COMMAND,
         &diagnose::timeline::COMMAND,
         &diagnose::live_top::COMMAND,
+        &config::kuberc::ALPHA,
         &info::version::COMMAND,
         &info::options::COMMAND,
     ],

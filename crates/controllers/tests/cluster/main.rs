@@ -9,6 +9,7 @@ mod collecting;
 mod collisions;
 mod conformance;
 mod counting;
+mod devices;
 mod endpoints;
 mod events;
 mod guards;

@@ -1,7 +1,7 @@
 //! Nodes that only pretend: bind every pod, make it ready, end jobs' pods, let pods go.
 //! Started by the cluster of these tests.
 //! A pod whose image is `ends:CODE` ends with that exit code at once; one of `stuck:…` never gets ready, and one of
-//! `held:…` never goes.
+//! `held:…` never goes. Pods with ResourceClaims are left to the scheduler.
 
 use client::{Client, InformerFactory, Patch};
 use env::Env;
@@ -39,12 +39,12 @@ pub async fn run(client: Client, informers: InformerFactory, env: Env) {
             }
             let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
             let _ = api.delete(&name, &options).await;
-        } else if spec.node_name.is_none() {
+        } else if spec.node_name.is_none() && spec.resource_claims.is_none() {
             let target = json!({ "kind": "Node", "name": meant_for(spec) });
             let binding: Binding =
                 serde_json::from_value(json!({ "metadata": { "name": name }, "target": target })).unwrap();
             let _ = api.create_subresource::<_, Value>(&name, "binding", &binding).await;
-        } else if pod.status.as_ref().is_none_or(|s| s.pod_ips.is_none()) {
+        } else if spec.node_name.is_some() && pod.status.as_ref().is_none_or(|s| s.pod_ips.is_none()) {
             address += 1;
             let now = env.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
             let code = image.strip_prefix("ends:").and_then(|code| code.parse::<i32>().ok());

@@ -136,6 +136,8 @@ pub(super) fn render(config: &ContainerdConfig, machine: Machine) -> String {
     // Network namespaces then lie below our own state directory, where `minke down` finds them.
     line("  disable_tcp_service = true\n  netns_mounts_under_state_dir = true".into());
     line("  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"".into());
+    // Releases before 1.7 do not know it and leave it aside.
+    line("  enable_cdi = true".into());
     line(format!("  restrict_oom_score_adj = {}", !machine.can_lower_oom_score));
     line("[plugins.\"io.containerd.grpc.v1.cri\".containerd]".into());
     line(format!("  snapshotter = {snapshotter:?}\n  default_runtime_name = \"runc\""));

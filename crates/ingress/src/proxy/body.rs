@@ -17,6 +17,7 @@ use env::Env;
 use futures::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{log_entry::LogEntry, upstream::UpstreamBody};
 
@@ -30,6 +31,8 @@ pub enum BodyError {
     Silent,
     #[error("the body broke off: {0}")]
     Broken(#[from] hyper::Error),
+    #[error("the body was not copied to its end")]
+    CopyEnded,
 }
 
 /// Notices that nothing moves. Costs nothing while frames are there when they are asked for.
@@ -89,13 +92,25 @@ impl Upload {
 pub enum RequestBody {
     Empty,
     Streaming(Box<Streaming>),
+    /// What another request's body has let through.
+    Copied(Receiver<Copied>),
 }
+
+/// A part of a copy. One that ends without `End` has lost something.
+pub enum Copied {
+    Data(Bytes),
+    End,
+}
+
+/// Frames that a copy may be behind; one that is slower ends.
+const COPY_FRAMES_MAX: usize = 64;
 
 pub struct Streaming {
     incoming: Incoming,
     bytes_left: Option<u64>,
     silence: SilenceTimer,
     upload: Arc<Upload>,
+    copies: Vec<Sender<Copied>>,
 }
 
 impl RequestBody {
@@ -107,15 +122,24 @@ impl RequestBody {
                 bytes_left: bytes_max,
                 silence: silence(),
                 upload: Arc::default(),
+                copies: Vec::new(),
             })),
         }
     }
 
     pub fn upload(&self) -> Option<Arc<Upload>> {
         match self {
-            Self::Empty => None,
+            Self::Empty | Self::Copied(_) => None,
             Self::Streaming(streaming) => Some(streaming.upload.clone()),
         }
+    }
+
+    /// Another body that carries the same.
+    pub fn copy(&mut self) -> Self {
+        let Self::Streaming(streaming) = self else { return Self::Empty };
+        let (sender, receiver) = channel(COPY_FRAMES_MAX);
+        streaming.copies.push(sender);
+        Self::Copied(receiver)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -143,7 +167,19 @@ impl Streaming {
                 None => return Poll::Ready(Some(Err(BodyError::TooLarge))),
             }
         }
+        if !self.copies.is_empty() {
+            self.copy_frame(frame.as_ref());
+        }
         Poll::Ready(frame.map(Ok))
+    }
+
+    fn copy_frame(&mut self, frame: Option<&Frame<Bytes>>) {
+        let is_end = frame.is_none() || self.incoming.is_end_stream();
+        let data = frame.and_then(Frame::data_ref);
+        self.copies.retain(|copy| {
+            let sent = data.is_none_or(|data| copy.try_send(Copied::Data(data.clone())).is_ok());
+            sent && !(is_end && copy.try_send(Copied::End).is_ok())
+        });
     }
 }
 
@@ -152,7 +188,17 @@ impl Body for RequestBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Self::Streaming(streaming) = &mut *self else { return Poll::Ready(None) };
+        let streaming = match &mut *self {
+            Self::Empty => return Poll::Ready(None),
+            Self::Streaming(streaming) => streaming,
+            Self::Copied(copy) => {
+                return copy.poll_recv(cx).map(|part| match part {
+                    Some(Copied::Data(data)) => Some(Ok(Frame::data(data))),
+                    Some(Copied::End) => None,
+                    None => Some(Err(BodyError::CopyEnded)),
+                });
+            }
+        };
         let polled = streaming.poll(cx);
         if let Poll::Ready(Some(Err(error))) = &polled {
             streaming.upload.too_large.store(matches!(error, BodyError::TooLarge), Relaxed);
@@ -164,6 +210,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
+            Self::Copied(_) => false,
             Self::Streaming(streaming) => streaming.incoming.is_end_stream(),
         }
     }
@@ -171,6 +218,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
+            Self::Copied(_) => SizeHint::default(),
             Self::Streaming(streaming) => streaming.incoming.size_hint(),
         }
     }

@@ -3,13 +3,20 @@
 //! Invariant: a request is sent twice only if nothing of it arrived or it may be repeated (test:
 //! `what_did_not_arrive_is_sent_elsewhere_and_what_may_have_is_not_repeated`).
 
+mod apply_filters;
 mod body;
 mod log_entry;
+mod mirror;
+mod passthrough;
 mod request;
 mod upgrade;
 mod upstream;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use env::Env;
 use futures::future::BoxFuture;
@@ -18,18 +25,22 @@ use http::{
     header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, LOCATION, REFERER, TRANSFER_ENCODING, UPGRADE, USER_AGENT},
 };
 use hyper::{body::Incoming, upgrade::OnUpgrade};
-use serve::{Handler, Peer};
+use serve::{Handler, Peer, ReplayedStream};
+use tokio::{net::TcpStream, sync::Semaphore};
 
 use self::{
     body::{RequestBody, ResponseBody, SilenceTimer, Upload},
     log_entry::LogEntry,
     request::{Refusal, Target},
-    upstream::{Http1Connection, Pool, SendError, UpstreamBody},
+    upstream::{Endpoint, Http1Connection, Pool, SendError, UpstreamBody},
 };
 use crate::{
     access_log::AccessLog,
     backends::{Backend, Protocol},
-    routes::{Route, SharedTable},
+    filters::{Cors, Filters},
+    request_match::RequestHead,
+    routes::{Route, RouteSettings, SharedTable},
+    upstream_tls::UpstreamTls,
 };
 
 const ATTEMPTS_MAX: usize = 3;
@@ -55,12 +66,15 @@ pub struct Proxy {
     table: SharedTable,
     pool: Arc<Pool>,
     config: ProxyConfig,
+    /// For copies of requests that are under way.
+    mirror_permits: Arc<Semaphore>,
     env: Env,
 }
 
 impl Proxy {
     pub fn new(table: SharedTable, config: ProxyConfig, env: Env) -> Arc<Self> {
-        Arc::new(Self { table, pool: Pool::new(env.clone()), config, env })
+        let mirror_permits = Arc::new(Semaphore::new(mirror::MIRRORED_REQUESTS_MAX));
+        Arc::new(Self { table, pool: Pool::new(env.clone()), config, mirror_permits, env })
     }
 }
 
@@ -98,6 +112,13 @@ impl Handler for Entry {
             answer.map(|body| body.logged(log))
         })
     }
+
+    fn before_tls(
+        self: &Arc<Self>,
+        stream: TcpStream,
+    ) -> Result<BoxFuture<'static, Option<ReplayedStream>>, TcpStream> {
+        passthrough::before_tls(self, stream)
+    }
 }
 
 /// Why a request has no answer of a backend's.
@@ -107,6 +128,8 @@ enum Failure {
     NoRoute,
     TooLarge,
     ClientGone,
+    Unresolved(StatusCode),
+    BadRewrite,
     NoEndpoints,
     Unreachable,
     Timeout,
@@ -119,6 +142,8 @@ impl Failure {
             Self::NoRoute => (StatusCode::NOT_FOUND, "no route for this host and path"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"),
             Self::ClientGone => (StatusCode::BAD_REQUEST, "the body of the request broke off"),
+            Self::Unresolved(status) => (*status, "no backend"),
+            Self::BadRewrite => (StatusCode::INTERNAL_SERVER_ERROR, "the target can't be rewritten"),
             Self::NoEndpoints => (StatusCode::SERVICE_UNAVAILABLE, "no endpoints"),
             Self::Unreachable => (StatusCode::BAD_GATEWAY, "the backend did not answer"),
             Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "the backend did not answer in time"),
@@ -172,8 +197,17 @@ impl Entry {
         if let (true, false, Some(port)) = (route.settings.redirect_to_https, self.tls, self.https_port) {
             return redirect(&target, request.uri(), port);
         }
+        let filters = route.filters.as_deref();
+        if let Some(answer) = self.filtered(filters, &route, &target, &request)? {
+            return Ok(answer);
+        }
         check_length(&request, &route)?;
-        let backend = route.backend.as_ref().ok_or(Failure::NoEndpoints)?;
+        let unresolved = || Failure::Unresolved(route.settings.unresolved_status);
+        let destination = route.destinations.pick().ok_or_else(unresolved)?;
+        let backend = destination.backend.as_ref().ok_or_else(unresolved)?;
+        if let Some(answer) = self.filtered(destination.filters.as_deref(), &route, &target, &request)? {
+            return Ok(answer);
+        }
         let protocol = request::upgrade(request.headers(), request.version());
         let authority = target.authority.to_string();
         let from_client = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
@@ -187,23 +221,60 @@ impl Entry {
         request::prepare(&mut head.headers, &told, protocol);
         head.version = Version::HTTP_11;
         head.uri = request::origin_form(head.uri);
+        let asked = filters.is_some_and(|filters| filters.cors.is_some()).then(|| head.headers.clone());
+        for filters in filters.into_iter().chain(destination.filters.as_deref()) {
+            apply_filters::to_request(filters, &route, &mut head)?;
+        }
         let silence = || SilenceTimer::new(proxy.env.clone(), proxy.config.request_silence_max);
         let body = RequestBody::new(incoming, route.settings.body_bytes_max, silence);
         let upload = body.upload();
-        let request = Request::from_parts(head, body);
+        let mut request = Request::from_parts(head, body);
+        for filters in filters.into_iter().chain(destination.filters.as_deref()) {
+            proxy.mirror(filters, &mut request);
+        }
         let forwarded = proxy.forward(backend, request, from_client, log);
-        let limit = route.settings.response_timeout;
-        let waited = proxy.wait(forwarded, limit, upload.as_deref()).await;
-        waited.map_err(|failure| match &upload {
-            Some(upload) if upload.too_large.load(std::sync::atomic::Ordering::Relaxed) => Failure::TooLarge,
-            Some(upload) if upload.failed.load(std::sync::atomic::Ordering::Relaxed) => Failure::ClientGone,
-            _ => failure,
-        })
+        let mut answer =
+            proxy.wait(forwarded, &route.settings, upload.as_deref()).await.map_err(|failure| match &upload {
+                Some(upload) if upload.too_large.load(Ordering::Relaxed) => Failure::TooLarge,
+                Some(upload) if upload.failed.load(Ordering::Relaxed) => Failure::ClientGone,
+                _ => failure,
+            })?;
+        apply_filters::to_answer(filters, destination, asked.as_ref(), answer.headers_mut());
+        Ok(answer)
+    }
+
+    /// The answer of a filter that needs no backend.
+    fn filtered(
+        &self,
+        filters: Option<&Filters>,
+        route: &Route,
+        target: &Target<'_>,
+        request: &Request<Incoming>,
+    ) -> Result<Option<Response<ResponseBody>>, Failure> {
+        let Some(filters) = filters else { return Ok(None) };
+        if let Some(cors) = filters.cors.as_ref().filter(|_| Cors::is_preflight(request.method(), request.headers())) {
+            let mut answer = Response::new(ResponseBody::empty());
+            *answer.status_mut() = StatusCode::NO_CONTENT;
+            *answer.headers_mut() = cors.preflight(request.headers());
+            return Ok(Some(answer));
+        }
+        let Some(redirect) = &filters.redirect else { return Ok(None) };
+        let from = crate::filters::Redirected {
+            scheme: if self.tls { "https" } else { "http" },
+            host: &target.host,
+            port: self.port,
+            path: target.path,
+            query: request.uri().query(),
+        };
+        let mut answer = redirect_to(&redirect.location(&from, &route.path), redirect.status)?;
+        filters.response_headers.apply(answer.headers_mut());
+        Ok(Some(answer))
     }
 
     fn route(&self, target: &Target<'_>, request: &Request<Incoming>) -> Option<Arc<Route>> {
         let table = self.proxy.table.load();
-        table.ports.get(&self.port)?.hosts.find(&target.host, target.path, request.method()).cloned()
+        let (method, headers, query) = (request.method(), request.headers(), request.uri().query());
+        table.ports.get(&self.port)?.find(&target.host, target.path, &RequestHead { method, headers, query }).cloned()
     }
 }
 
@@ -214,12 +285,15 @@ fn redirect(target: &Target<'_>, uri: &Uri, port: u16) -> Result<Response<Respon
     };
     let port = if port == 443 { String::new() } else { format!(":{port}") };
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let location = HeaderValue::try_from(format!("https://{host}{port}{path}"));
+    redirect_to(&format!("https://{host}{port}{path}"), StatusCode::PERMANENT_REDIRECT)
+}
+
+fn redirect_to(location: &str, status: StatusCode) -> Result<Response<ResponseBody>, Failure> {
     let refusal =
         |_| Failure::Refused(Refusal { status: StatusCode::BAD_REQUEST, reason: "the target is not readable" });
     let mut answer = Response::new(ResponseBody::empty());
-    *answer.status_mut() = StatusCode::PERMANENT_REDIRECT;
-    answer.headers_mut().insert(LOCATION, location.map_err(refusal)?);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(LOCATION, HeaderValue::try_from(location).map_err(refusal)?);
     Ok(answer)
 }
 
@@ -232,8 +306,21 @@ fn check_length(request: &Request<Incoming>, route: &Route) -> Result<(), Failur
 }
 
 impl Proxy {
-    /// For `limit` after the request has been sent: an upload may take its time.
+    /// For so long after the request has been sent, as an upload may take its time; and for so long in all.
     async fn wait<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+        settings: &RouteSettings,
+        upload: Option<&Upload>,
+    ) -> Result<T, Failure> {
+        let waited = self.wait_for_answer(work, settings.response_timeout, upload);
+        match settings.request_timeout {
+            Some(limit) => self.env.timeout(limit, waited).await.unwrap_or(Err(Failure::Timeout)),
+            None => waited.await,
+        }
+    }
+
+    async fn wait_for_answer<T>(
         &self,
         work: impl Future<Output = Result<T, Failure>>,
         limit: Duration,
@@ -270,10 +357,11 @@ impl Proxy {
             let Some(count) = Some(state.endpoints.len()).filter(|count| *count > 0) else {
                 return Err(Failure::NoEndpoints);
             };
-            let endpoint = state.endpoints[(turn + attempt) % count];
+            let address = state.endpoints[(turn + attempt) % count];
             if let Some(log) = log {
-                log.endpoint = Some(endpoint);
+                log.endpoint = Some(address);
             }
+            let endpoint = Endpoint { address, tls: backend.key.tls.as_deref() };
             let again = is_repeatable.then(|| copy_head(&request));
             let sent = match state.protocol {
                 Protocol::Http1 => self.send_http1(endpoint, request, is_repeatable, &mut from_client).await,
@@ -282,13 +370,13 @@ impl Proxy {
             next = match sent {
                 Ok(answer) => return Ok(answer),
                 Err(SendError::Connect(request, error)) => {
-                    tracing::debug!(%endpoint, %error, "failed to connect to an endpoint");
+                    tracing::debug!(endpoint = %address, %error, "failed to connect to an endpoint");
                     // The same one again would refuse again.
                     Some(request).filter(|_| count > 1 || attempt == 0)
                 }
                 Err(SendError::Unsent(request)) => Some(request),
                 Err(SendError::Broken(error)) => {
-                    tracing::debug!(%endpoint, %error, "an endpoint broke off");
+                    tracing::debug!(endpoint = %address, %error, "an endpoint broke off");
                     again
                 }
             };
@@ -298,7 +386,7 @@ impl Proxy {
 
     async fn send_http1(
         &self,
-        endpoint: SocketAddr,
+        endpoint: Endpoint<'_>,
         request: Request<RequestBody>,
         is_repeatable: bool,
         from_client: &mut Option<OnUpgrade>,
@@ -320,14 +408,14 @@ impl Proxy {
 
     async fn send_http2(
         &self,
-        endpoint: SocketAddr,
+        endpoint: Endpoint<'_>,
         mut request: Request<RequestBody>,
     ) -> Result<Response<ResponseBody>, SendError> {
         let mut sender = match self.pool.http2(endpoint).await {
             Ok(sender) => sender,
             Err(error) => return Err(SendError::Connect(request, error)),
         };
-        absolute_form(&mut request);
+        absolute_form(&mut request, endpoint.tls);
         let (mut head, incoming) = sender.try_send_request(request).await?.into_parts();
         prepare_answer(&mut head);
         let silence = SilenceTimer::new(self.env.clone(), self.config.response_silence_max);
@@ -378,14 +466,14 @@ fn prepare_answer(head: &mut http::response::Parts) {
 }
 
 /// HTTP/2 has the host in the target.
-fn absolute_form(request: &mut Request<RequestBody>) {
+fn absolute_form(request: &mut Request<RequestBody>, tls: Option<&UpstreamTls>) {
     if request.uri().authority().is_some() {
         return;
     }
     let host = request.headers_mut().remove(http::header::HOST);
     let authority = host.and_then(|host| http::uri::Authority::try_from(host.as_bytes()).ok());
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    parts.scheme = Some(http::uri::Scheme::HTTP);
+    parts.scheme = Some(if tls.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP });
     parts.authority = Some(authority.unwrap_or_else(|| http::uri::Authority::from_static("localhost")));
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
     *request.version_mut() = Version::HTTP_2;

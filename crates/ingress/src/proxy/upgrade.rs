@@ -28,7 +28,7 @@ pub async fn join(client: OnUpgrade, backend: OnUpgrade, connection: Http1Connec
     }
 }
 
-async fn copy(client: impl AsyncRead + AsyncWrite, backend: impl AsyncRead + AsyncWrite, env: &Env) {
+pub async fn copy(client: impl AsyncRead + AsyncWrite, backend: impl AsyncRead + AsyncWrite, env: &Env) {
     let (mut from_client, mut to_client) = split(client);
     let (mut from_backend, mut to_backend) = split(backend);
     let moved = AtomicU64::new(0);

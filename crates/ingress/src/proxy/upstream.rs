@@ -28,9 +28,14 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::body::RequestBody;
+use crate::{backends::Protocol, upstream_tls::UpstreamTls};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -66,11 +71,27 @@ impl From<TrySendError<Request<RequestBody>>> for SendError {
     }
 }
 
+/// Whom a connection is to.
+#[derive(Debug, Clone, Copy)]
+pub struct Endpoint<'a> {
+    pub address: SocketAddr,
+    pub tls: Option<&'a UpstreamTls>,
+}
+
+impl Endpoint<'_> {
+    fn key(&self) -> EndpointKey {
+        (self.address, self.tls.map_or(0, UpstreamTls::id))
+    }
+}
+
+/// The address, and the id of its TLS settings or 0.
+type EndpointKey = (SocketAddr, u64);
+
 type Driver = BoxFuture<'static, hyper::Result<()>>;
 
 /// One HTTP/1.1 connection. Nothing happens on it unless it is polled by who uses it.
 pub struct Http1Connection {
-    endpoint: SocketAddr,
+    endpoint: EndpointKey,
     sender: http1::SendRequest<RequestBody>,
     /// None once it has ended.
     driver: Option<Driver>,
@@ -117,8 +138,8 @@ struct IdleConnection {
 /// Every connection that no request uses.
 pub struct Pool {
     env: Env,
-    http1: Mutex<HashMap<SocketAddr, Vec<IdleConnection>>>,
-    http2: Mutex<HashMap<SocketAddr, http2::SendRequest<RequestBody>>>,
+    http1: Mutex<HashMap<EndpointKey, Vec<IdleConnection>>>,
+    http2: Mutex<HashMap<EndpointKey, http2::SendRequest<RequestBody>>>,
     sweeping: AtomicBool,
 }
 
@@ -129,26 +150,28 @@ impl Pool {
 
     /// A connection to `endpoint`: the last one that was used, or a new one. `is_repeatable`: a request for which it does
     /// not matter that the endpoint closes the connection just now.
-    pub async fn http1(&self, endpoint: SocketAddr, is_repeatable: bool) -> io::Result<Http1Connection> {
+    pub async fn http1(&self, endpoint: Endpoint<'_>, is_repeatable: bool) -> io::Result<Http1Connection> {
+        let key = endpoint.key();
         let idle_max = if is_repeatable { IDLE_TIMEOUT } else { FRESH_IDLE_TIMEOUT };
-        while let Some(mut idle) = self.http1.lock().get_mut(&endpoint).and_then(Vec::pop) {
+        while let Some(mut idle) = self.http1.lock().get_mut(&key).and_then(Vec::pop) {
             if self.env.monotonic().saturating_sub(idle.since) < idle_max && idle.connection.is_idle() {
                 return Ok(idle.connection);
             }
         }
-        let stream = self.connect(endpoint).await?;
+        let stream = self.connect(endpoint, Protocol::Http1).await?;
         let (sender, connection) =
             http1::Builder::new().handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        Ok(Http1Connection { endpoint, sender, driver: Some(Box::pin(connection.with_upgrades())) })
+        Ok(Http1Connection { endpoint: key, sender, driver: Some(Box::pin(connection.with_upgrades())) })
     }
 
     /// The one connection to `endpoint` that its requests share.
-    pub async fn http2(&self, endpoint: SocketAddr) -> io::Result<http2::SendRequest<RequestBody>> {
-        let shared = self.http2.lock().get(&endpoint).filter(|sender| !sender.is_closed()).cloned();
+    pub async fn http2(&self, endpoint: Endpoint<'_>) -> io::Result<http2::SendRequest<RequestBody>> {
+        let (key, address) = (endpoint.key(), endpoint.address);
+        let shared = self.http2.lock().get(&key).filter(|sender| !sender.is_closed()).cloned();
         if let Some(sender) = shared {
             return Ok(sender);
         }
-        let stream = self.connect(endpoint).await?;
+        let stream = self.connect(endpoint, Protocol::Http2).await?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(HTTP2_WINDOW_BYTES)
@@ -159,17 +182,31 @@ impl Pool {
             .map_err(io::Error::other)?;
         self.env.spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, %endpoint, "a connection to an endpoint ended");
+                tracing::debug!(%error, endpoint = %address, "a connection to an endpoint ended");
             }
         });
         let mut all = self.http2.lock();
         all.retain(|_, sender| !sender.is_closed());
-        all.insert(endpoint, sender.clone());
+        all.insert(key, sender.clone());
         Ok(sender)
     }
 
-    async fn connect(&self, endpoint: SocketAddr) -> io::Result<TcpStream> {
-        let connected = self.env.timeout(CONNECT_TIMEOUT, TcpStream::connect(endpoint)).await;
+    async fn connect(&self, endpoint: Endpoint<'_>, protocol: Protocol) -> io::Result<UpstreamStream> {
+        let connecting = async {
+            let stream = TcpStream::connect(endpoint.address).await?;
+            stream.set_nodelay(true)?;
+            let Some(tls) = endpoint.tls else { return Ok(UpstreamStream::Plain(stream)) };
+            let connector = TlsConnector::from(tls.config(protocol).clone());
+            let stream = connector.connect(tls.server_name().clone(), stream).await?;
+            Ok(UpstreamStream::Tls(Box::new(stream)))
+        };
+        let connected = self.env.timeout(CONNECT_TIMEOUT, connecting).await;
+        connected.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// A connection of its own, for bytes that are not ours to read.
+    pub async fn raw(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let connected = self.env.timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
         let stream = connected.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         stream.set_nodelay(true)?;
         Ok(stream)
@@ -217,6 +254,62 @@ impl Pool {
             if is_empty {
                 return;
             }
+        }
+    }
+}
+
+/// A connection to an endpoint, with or without TLS.
+enum UpstreamStream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for UpstreamStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for UpstreamStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, buffers),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, buffers),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

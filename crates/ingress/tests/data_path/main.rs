@@ -1,6 +1,8 @@
 //! The data path over real sockets: raw clients in front, scripted backends behind.
-//! `smuggling` has what must be refused, `protocols` TLS, HTTP/2 and upgrades; here are routes, retries and limits.
+//! `smuggling` has what must be refused, `protocols` TLS, HTTP/2 and upgrades, `gateway` what only Gateways ask for; here are
+//! routes, retries and limits.
 
+mod gateway;
 mod protocols;
 mod smuggling;
 
@@ -15,8 +17,8 @@ use std::{
 
 use env::Env;
 use ingress::{
-    Backend, BackendKey, BackendState, Entry, HostTable, PathMatch, PortTable, Protocol, Proxy, ProxyConfig, Route,
-    RouteSettings, RouteTable, ServicePort, SharedTable,
+    Backend, BackendKey, BackendState, Destinations, Entry, HostTable, PathMatch, PortTable, Protocol, Proxy,
+    ProxyConfig, RequestMatch, Route, RouteSettings, RouteTable, ServicePort, SharedTable,
 };
 use parking_lot::Mutex;
 use serve::{Limits, serve_http};
@@ -27,7 +29,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// How long a busy machine may take for what must happen.
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A proxy on a port of loopback, until it is dropped.
 pub struct Front {
@@ -92,8 +94,9 @@ pub fn table(port: u16, rules: &[(&str, &str, Option<Arc<Backend>>)], settings: 
             owner: "n/test".into(),
             path: PathMatch::prefix(path),
             one_label: true,
-            method: None,
-            backend: backend.clone(),
+            condition: RequestMatch::default(),
+            destinations: Arc::new(Destinations::one(backend.clone())),
+            filters: None,
             settings: settings.clone(),
         };
         hosts.insert(host, Arc::new(route));
@@ -103,7 +106,7 @@ pub fn table(port: u16, rules: &[(&str, &str, Option<Arc<Backend>>)], settings: 
 }
 
 pub fn backend(endpoints: &[SocketAddr]) -> Arc<Backend> {
-    let key = BackendKey { namespace: "n".into(), service: "s".into(), port: ServicePort::Number(80) };
+    let key = BackendKey::new("n", "s", ServicePort::Number(80));
     Arc::new(Backend::new(key, state(endpoints)))
 }
 

@@ -70,7 +70,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-async fn connect(address: SocketAddr, name: &str, alpn: &str) -> TlsStream<TcpStream> {
+pub async fn connect(address: SocketAddr, name: &str, alpn: &str) -> TlsStream<TcpStream> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
     let verifier = Arc::new(AnyCertificate(provider));

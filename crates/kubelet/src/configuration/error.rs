@@ -50,10 +50,17 @@ pub enum ConfigurationError {
     LogQueryWithoutHandler,
     #[error("invalid configuration: registryBurst {burst} must be positive where registryPullQPS is")]
     RegistryBurst { burst: u32 },
+    /// Of several fields, in upstream's words.
+    #[error("invalid configuration: {0}")]
+    Managers(String),
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum FieldError {
+    #[error("unable to parse reservedSystemCPUs (--reserved-cpus) {list}, error: {source}")]
+    ReservedCpus { list: String, source: resource_managers::cpu_set::CpuSetError },
+    #[error("memorySwap.swapBehavior {0} must be one of: \"\", \"LimitedSwap\" or \"NoSwap\"")]
+    SwapBehavior(Value),
     #[error("expected {what}, found {found}")]
     Expected { what: &'static str, found: Value },
     #[error("expected a map")]

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use resource_managers::CpuSet;
 use serde_json::Value;
 
 use super::values::{bytes, duration, flag, list, map, milli, number, parse_duration, parsed, text, texts};
@@ -12,6 +13,8 @@ use crate::{
     config::{CgroupDriver, Config, Reserved},
     images::image_manager::pull_records::{Verification, check_allowlisted},
     node::node_shutdown::{PriorityGracePeriod, ShutdownGracePeriods},
+    resources::resource_managers::settings::{ManagerSettings, parse_reserved_memory},
+    runtime::container_config::memory_protection::SwapBehavior,
     runtime::user_namespaces::UNIT_IDS,
 };
 
@@ -89,9 +92,14 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("contentType", Only(&["", "application/json"], "requests are always JSON")),
     ("cpuCFSQuota", set!(cpu_cfs_quota = flag)),
     ("cpuCFSQuotaPeriod", Only(&["100ms"], "it requires feature gate CustomCPUCFSQuotaPeriod")),
-    ("cpuManagerPolicy", Only(&["none", ""], NOT_BUILT)),
-    ("cpuManagerPolicyOptions", Only(&["{}"], NOT_BUILT)),
-    ("cpuManagerReconcilePeriod", Idle),
+    ("cpuManagerPolicy", Sets(|c, v| { c.managers.cpu_policy = one_of(v, &["none", "static"], "none or static")?; Ok(()) })),
+    ("cpuManagerPolicyOptions", Sets(|c, v| { c.managers.cpu_options = map(v)?; Ok(()) })),
+    ("cpuManagerReconcilePeriod", Sets(|c, v| {
+        // Zero is upstream's word for the default.
+        let interval = Some(duration(v)?).filter(|interval| !interval.is_zero());
+        c.managers.cpu_reconcile_interval = interval.unwrap_or(ManagerSettings::default().cpu_reconcile_interval);
+        Ok(())
+    })),
     ("crashLoopBackOff.maxContainerRestartPeriod", Sets(|c, v| {
         c.crash_backoff_max = duration(v)?;
         match (Duration::from_secs(1)..=Duration::from_secs(300)).contains(&c.crash_backoff_max) {
@@ -185,9 +193,24 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         if c.max_parallel_pulls == 0 { Err(FieldError::OutOfRange("a positive number")) } else { Ok(()) }
     })),
     ("maxPods", set!(max_pods = number)),
-    ("memoryManagerPolicy", Only(&["None", ""], NOT_BUILT)),
-    ("memorySwap.swapBehavior", Only(&["", "NoSwap"], NOT_BUILT)),
-    ("memoryThrottlingFactor", Idle),
+    ("memoryManagerPolicy", Sets(|c, v| {
+        c.managers.memory_policy = one_of(v, &["None", "Static"], "None or Static")?;
+        Ok(())
+    })),
+    ("memorySwap.swapBehavior", Sets(|c, v| {
+        c.swap_behavior = match v.as_str() {
+            Some("" | "NoSwap") => SwapBehavior::NoSwap,
+            Some("LimitedSwap") => SwapBehavior::LimitedSwap,
+            _ => return Err(FieldError::SwapBehavior(v.clone())),
+        };
+        Ok(())
+    })),
+    ("memoryThrottlingFactor", Sets(|c, v| {
+        let factor = v.as_f64().ok_or_else(|| FieldError::Expected { what: "a number", found: v.clone() })?;
+        if factor <= 0.0 || factor > 1.0 { return Err(FieldError::OutOfRange("greater than 0 and less than or equal to 1.0")) }
+        c.memory_throttling_factor = factor;
+        Ok(())
+    })),
     // Applied after all others: `Configuration::settle`.
     ("mergeDefaultEvictionSettings", Sets(|_, v| flag(v).map(drop))),
     ("nodeLeaseDurationSeconds", Sets(|c, v| {
@@ -236,8 +259,13 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     // Applied after all others: `Configuration::settle`.
     ("registryBurst", Sets(|_, v| number::<u32>(v).map(drop))),
     ("registryPullQPS", Sets(|_, v| number::<u32>(v).map(drop))),
-    ("reservedMemory", Only(&["[]"], NOT_BUILT)),
-    ("reservedSystemCPUs", Only(&[""], NOT_BUILT)),
+    ("reservedMemory", Sets(|c, v| { c.managers.reserved_memory = parse_reserved_memory(v)?; Ok(()) })),
+    // Takes the place of the processors that are reserved for system and node: `Configuration::settle`.
+    ("reservedSystemCPUs", Sets(|c, v| {
+        let list = text(v)?;
+        c.managers.reserved_cpus = CpuSet::parse(&list).map_err(|source| FieldError::ReservedCpus { list, source })?;
+        Ok(())
+    })),
     ("resolvConf", set!(resolv_conf = |v| text(v).map(Into::into))),
     ("rotateCertificates", Elsewhere),
     ("runOnce", Only(&["false"], "run-once mode was removed upstream too")),
@@ -288,9 +316,15 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         Ok(())
     })),
     ("tlsPrivateKeyFile", Elsewhere),
-    ("topologyManagerPolicy", Only(&["none", ""], NOT_BUILT)),
-    ("topologyManagerPolicyOptions", Only(&["{}"], NOT_BUILT)),
-    ("topologyManagerScope", Only(&["container", "pod", ""], NOT_BUILT)),
+    ("topologyManagerPolicy", Sets(|c, v| {
+        c.managers.topology_policy = Some(text(v)?).filter(|t| !t.is_empty()).unwrap_or_else(|| "none".into());
+        Ok(())
+    })),
+    ("topologyManagerPolicyOptions", Sets(|c, v| { c.managers.topology_options = map(v)?; Ok(()) })),
+    ("topologyManagerScope", Sets(|c, v| {
+        c.managers.topology_scope = Some(text(v)?).filter(|t| !t.is_empty()).unwrap_or_else(|| "container".into());
+        Ok(())
+    })),
     ("tracing", Only(&["{}"], "spans go to the log, and nowhere else")),
     ("userNamespaces.idsPerPod", Sets(|c, v| {
         c.user_namespace_ids = number(v)?;
@@ -365,6 +399,15 @@ fn priority_periods(value: &Value) -> Result<Vec<PriorityGracePeriod>, FieldErro
         })
     };
     list(value)?.iter().map(row).collect()
+}
+
+/// One of these texts; an empty one is the first.
+fn one_of(value: &Value, possible: &[&str], choices: &'static str) -> Result<String, FieldError> {
+    let text = text(value)?;
+    match possible.iter().find(|known| **known == text || text.is_empty()) {
+        Some(known) => Ok(known.to_string()),
+        None => Err(FieldError::NotAmong { value: text, choices }),
+    }
 }
 
 fn percent(value: &Value) -> Result<u8, FieldError> {

@@ -10,6 +10,8 @@ use super::Configuration;
 use crate::{
     config::{CgroupDriver, Config},
     images::image_manager::{go_duration, pull_records::Verification},
+    resources::resource_managers::settings::show_reserved_memory,
+    runtime::container_config::memory_protection::SwapBehavior,
 };
 
 /// Values that follow from the node's present settings; `null` where there is nothing to show.
@@ -36,6 +38,9 @@ pub const LIVE: &[Row] = &[
     ("containerLogMonitorInterval", |c| span(c.log_check_interval)),
     ("containerRuntimeEndpoint", |c| endpoint(&c.runtime_endpoint)),
     ("cpuCFSQuota", |c| json!(c.cpu_cfs_quota)),
+    ("cpuManagerPolicy", |c| json!(c.managers.cpu_policy)),
+    ("cpuManagerPolicyOptions", |c| unless_empty(json!(c.managers.cpu_options))),
+    ("cpuManagerReconcilePeriod", |c| span(c.managers.cpu_reconcile_interval)),
     ("crashLoopBackOff.maxContainerRestartPeriod", |c| span(c.crash_backoff_max)),
     ("enableDebuggingHandlers", |c| json!(c.debugging_handlers)),
     ("enableServer", |c| json!(c.enable_server)),
@@ -81,6 +86,12 @@ pub const LIVE: &[Row] = &[
     ("imageServiceEndpoint", |c| c.image_endpoint.as_ref().map_or(Value::Null, |path| endpoint(path))),
     ("maxParallelImagePulls", |c| json!(c.max_parallel_pulls)),
     ("maxPods", |c| json!(c.max_pods)),
+    ("memoryManagerPolicy", |c| json!(c.managers.memory_policy)),
+    ("memorySwap.swapBehavior", |c| match c.swap_behavior {
+        SwapBehavior::NoSwap => Value::Null,
+        SwapBehavior::LimitedSwap => json!("LimitedSwap"),
+    }),
+    ("memoryThrottlingFactor", |c| json!(c.memory_throttling_factor)),
     ("nodeLeaseDurationSeconds", |c| json!(c.lease_seconds)),
     ("nodeStatusMaxImages", |c| json!(i64::try_from(c.max_reported_images).ok().filter(|n| *n < i64::MAX).unwrap_or(-1))),
     ("nodeStatusReportFrequency", |c| span(c.status_report_interval)),
@@ -94,6 +105,8 @@ pub const LIVE: &[Row] = &[
     ("readOnlyPort", |c| Some(c.read_only_port).filter(|n| *n > 0).map_or(Value::Null, Value::from)),
     ("registerNode", |c| json!(c.register_node)),
     ("registerWithTaints", |c| unless_empty(json!(c.taints))),
+    ("reservedMemory", |c| unless_empty(show_reserved_memory(&c.managers.reserved_memory))),
+    ("reservedSystemCPUs", |c| unless_empty(json!(c.managers.reserved_cpus.to_string()))),
     ("resolvConf", |c| json!(c.resolv_conf)),
     ("runtimeRequestTimeout", |c| span(c.runtime_request_timeout)),
     ("seccompDefault", |c| json!(c.seccomp_default)),
@@ -107,6 +120,9 @@ pub const LIVE: &[Row] = &[
         c.manifest_url_headers.iter().for_each(|(name, _)| headers.entry(name).or_default().push("<masked>"));
         unless_empty(json!(headers))
     }),
+    ("topologyManagerPolicy", |c| json!(c.managers.topology_policy)),
+    ("topologyManagerPolicyOptions", |c| unless_empty(json!(c.managers.topology_options))),
+    ("topologyManagerScope", |c| json!(c.managers.topology_scope)),
 ];
 
 /// What holds when nothing else was given: the only values of settings that are no choice here.
@@ -115,15 +131,11 @@ const FIXED: &[(&str, &str)] = &[
     ("cgroupsPerQOS", "true"),
     ("configMapAndSecretChangeDetectionStrategy", r#""Watch""#),
     ("cpuCFSQuotaPeriod", r#""100ms""#),
-    ("cpuManagerPolicy", r#""none""#),
     ("enableControllerAttachDetach", "true"),
-    ("memoryManagerPolicy", r#""None""#),
     ("memorySwap", "{}"),
     ("mergeDefaultEvictionSettings", "false"),
     ("shutdownGracePeriod", r#""0s""#),
     ("shutdownGracePeriodCriticalPods", r#""0s""#),
-    ("topologyManagerPolicy", r#""none""#),
-    ("topologyManagerScope", r#""container""#),
 ];
 
 /// The whole configuration, without the kind that a file begins with.

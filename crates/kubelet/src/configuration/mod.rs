@@ -191,6 +191,13 @@ impl Configuration {
         if self.get("nodeStatusReportFrequency").is_none() && self.get("nodeStatusUpdateFrequency").is_some() {
             config.status_report_interval = config.status_update_interval;
         }
+        let gates = &config.feature_gates;
+        config.managers.set_gates(|name| gates.enabled(name));
+        config.memory_qos = gates.enabled("MemoryQoS");
+        config.managers.check().map_err(ConfigurationError::Managers)?;
+        if !config.managers.reserved_cpus.is_empty() {
+            config.reserved.cpu_milli = config.managers.reserved_cpus.len() as i64 * 1000;
+        }
         if config.image_gc_low_percent >= config.image_gc_high_percent
             && self.get("imageGCLowThresholdPercent").is_some()
         {
@@ -281,6 +288,18 @@ mod tests {
         check("preloadedImagesVerificationAllowlist: ['r/a:1']\n", "an image without tag and digest");
         check("enableProfilingHandler: true\n", "there is no profiling");
         check("cpuManagerPolicy: magic\n", "cpuManagerPolicy: magic is not supported");
+        check("memoryManagerPolicy: Some\n", "memoryManagerPolicy: Some is not supported: use None or Static");
+        check(
+            "topologyManagerScope: node\n",
+            "invalid configuration: topologyManagerScope (--topology-manager-scope) \"node\"",
+        );
+        let parse = "unable to parse reservedSystemCPUs (--reserved-cpus) 1-x, error: strconv.Atoi: parsing \"x\"";
+        check("reservedSystemCPUs: 1-x\n", parse);
+        let swap = "memorySwap.swapBehavior \"Unlimited\" must be one of: \"\", \"LimitedSwap\" or \"NoSwap\"";
+        check("memorySwap: {swapBehavior: Unlimited}\n", swap);
+        check("memoryThrottlingFactor: 1.5\n", "must be greater than 0 and less than or equal to 1.0");
+        let twice = "[{numaNode: 0, limits: {memory: 1Gi}}, {numaNode: 0, limits: {memory: 1Gi}}]";
+        check(&format!("reservedMemory: {twice}\n"), "the reserved memory has a duplicate value for NUMA node 0");
         check("evictionHard: {disk: 5%}\n", "unsupported eviction signal disk");
         check("imageGCHighThresholdPercent: 50\nimageGCLowThresholdPercent: 60\n", "must be greater than");
         check("registerWithTaints: [{key: a, efect: NoSchedule}]\n", "registerWithTaints: ");
@@ -329,6 +348,17 @@ mod tests {
         assert_eq!((more.sync_interval, more.oom_score_adj), (Some(Duration::from_secs(90)), Some(-999)));
         assert_eq!(more.image_pull_rate, Some(PullRate { per_second: 5, burst: 10 }));
         assert_eq!(more.image_verification, Verification::Never);
+        let managers = apply(
+            "cpuManagerPolicy: static\nkubeReserved: {cpu: 100m}\nreservedSystemCPUs: 0-1\ncpuManagerReconcilePeriod: 5s\n\
+             topologyManagerPolicy: restricted\ntopologyManagerScope: pod\nmemoryManagerPolicy: Static\n\
+             reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\nmemorySwap: {swapBehavior: LimitedSwap}\n\
+             featureGates: {CPUManagerPolicyAlphaOptions: true, MemoryQoS: true}\n",
+        )
+        .unwrap();
+        assert_eq!((managers.reserved.cpu_milli, managers.managers.reserved_cpus.len()), (2000, 2));
+        assert_eq!(managers.managers.cpu_reconcile_interval, Duration::from_secs(5));
+        assert!(managers.managers.cpu_option_gates.alpha && managers.memory_qos);
+        assert_eq!(managers.managers.reserved_memory.len(), 1);
         let merged = apply("mergeDefaultEvictionSettings: true\nevictionHard: {memory.available: 5%}\n").unwrap();
         assert_eq!((merged.eviction_hard.len(), merged.eviction_hard["memory.available"].as_str()), (5, "5%"));
     }

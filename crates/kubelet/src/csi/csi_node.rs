@@ -1,5 +1,5 @@
 //! What the cluster is told of this node's drivers: its CSINode object, and topology labels and IDs on its Node.
-//! Called by `plugin_watcher` when a driver comes or goes.
+//! Called by `registration` when a driver comes or goes.
 //! A topology label that has another value already is never overwritten.
 
 use std::collections::BTreeMap;

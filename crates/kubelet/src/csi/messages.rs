@@ -1,31 +1,8 @@
-//! The messages of CSI v1's node service and of the kubelet's plugin registration, by their published field numbers.
-//! Used by `driver_client`, `plugin_watcher` and the driver of the tests.
+//! The messages of CSI v1's node service, by their published field numbers.
+//! Used by `driver_client`, `registration` and the driver of the tests.
 //! Only what a node needs.
 
 use std::collections::BTreeMap;
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct InfoRequest {}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PluginInfo {
-    #[prost(string, tag = "1")]
-    pub kind: String,
-    #[prost(string, tag = "2")]
-    pub name: String,
-    #[prost(string, tag = "3")]
-    pub endpoint: String,
-    #[prost(string, repeated, tag = "4")]
-    pub supported_versions: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct RegistrationStatus {
-    #[prost(bool, tag = "1")]
-    pub plugin_registered: bool,
-    #[prost(string, tag = "2")]
-    pub error: String,
-}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Empty {}

@@ -1,4 +1,4 @@
-//! CSI drivers on this node: `plugin_watcher` finds them by their registration sockets, `csi_node` tells the cluster of
+//! CSI drivers on this node: `registration` takes them in when the plugin watcher finds them, `csi_node` tells the cluster of
 //! them, `driver_client` calls them, `volume` says what is asked of one for a volume, `mounter` stages and publishes.
 //! Used by `volumes::volume_manager`; `messages` are the published protocol's.
 //! Every call has a deadline; what a driver may have mounted is taken down by the driver, never by force.
@@ -8,7 +8,7 @@ pub mod driver_client;
 pub mod messages;
 pub mod mounter;
 mod places;
-pub mod plugin_watcher;
+pub mod registration;
 pub mod volume;
 pub mod volume_data;
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use node_plugins::registration::messages::{InfoRequest, PluginInfo, RegistrationStatus};
 use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tonic::{
@@ -21,9 +22,9 @@ use tonic::{
 };
 
 use super::messages::{
-    Empty, InfoRequest, NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse,
-    NodeGetInfoResponse, NodePublishVolumeRequest, NodeServiceCapability, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PluginInfo, RegistrationStatus, RpcCapability, Topology,
+    Empty, NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse, NodeGetInfoResponse,
+    NodePublishVolumeRequest, NodeServiceCapability, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, RpcCapability, Topology,
 };
 
 #[derive(Default)]

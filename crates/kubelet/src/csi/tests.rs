@@ -13,6 +13,7 @@ use env::Env;
 use http::Method;
 use k8s_openapi::api::{core::v1::Pod, storage::v1::CSIDriver};
 use metrics::Metrics;
+use node_plugins::registration::{PluginHandler, plugin_watcher::PluginWatcher};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::Code;
@@ -20,7 +21,7 @@ use tonic::Code;
 use super::{
     messages::{AccessType, capability},
     mounter::{CsiManager, DriverObjects, MountRequest},
-    plugin_watcher::PluginWatcher,
+    registration::CsiPluginHandler,
     test_driver::{NAME, TestDriver},
     volume::CsiVolume,
 };
@@ -283,16 +284,14 @@ async fn drivers_come_go_and_come_back_elsewhere() {
     let registry = f.root().join("plugins_registry");
     std::fs::create_dir(&registry).unwrap();
     let csi = Arc::new(f.manager());
-    let watcher = Arc::new(PluginWatcher {
+    let handler: Arc<dyn PluginHandler> = Arc::new(CsiPluginHandler {
         client: api(&f.objects),
         env: Env::real(),
-        metrics: Metrics::default(),
         node_name: "n".into(),
-        directory: registry.clone(),
         csi: csi.clone(),
-        registered: Mutex::default(),
     });
-    let running = env::spawn(watcher.run());
+    let watcher = PluginWatcher::new(Env::real(), registry.clone(), [("CSIPlugin", handler)].into());
+    let running = env::spawn(Arc::new(watcher).run());
     let drivers = || {
         let objects = f.objects.lock();
         objects

@@ -67,11 +67,21 @@ pub struct AllocationManager {
     entries: Mutex<HashMap<String, Entry>>,
     /// Where those are kept that a restart must not forget.
     file: Option<PathBuf>,
+    /// Says why a pod, as it was granted and as it asks to be, can never be resized in place.
+    refuse: Option<ResizeRule>,
 }
+
+type ResizeRule = Box<dyn Fn(&Pod, &Pod) -> Option<&'static str> + Send + Sync>;
 
 impl AllocationManager {
     pub fn new(pods: Arc<PodManager>, node: Arc<Mutex<Node>>, wakes: PodWakes) -> Self {
-        Self { pods, node, wakes, entries: Mutex::default(), file: None }
+        Self { pods, node, wakes, entries: Mutex::default(), file: None, refuse: None }
+    }
+
+    /// What else stands against a resize.
+    pub fn with_rule(mut self, rule: impl Fn(&Pod, &Pod) -> Option<&'static str> + Send + Sync + 'static) -> Self {
+        self.refuse = Some(Box::new(rule));
+        self
     }
 
     /// Goes on from what is in the file, and keeps it there.
@@ -142,7 +152,13 @@ impl AllocationManager {
             let trigger = entry.trigger.take().unwrap_or(PERIODIC);
             if !allocation::same(&entry.granted, &asked) {
                 let known = std::mem::replace(&mut entry.kept, true);
-                match admission::admit_resize(pod, &others, &node) {
+                let before = allocation::with(pod, &entry.granted);
+                let never = self.refuse.as_ref().and_then(|refuse| refuse(&before, pod));
+                let verdict = match never {
+                    Some(message) => Err(("Infeasible", message.to_string())),
+                    None => admission::admit_resize(pod, &others, &node),
+                };
+                match verdict {
                     Ok(()) => (entry.granted, entry.begun) = (asked, Some(trigger)),
                     Err(refusal) => entry.waits = Some(refusal),
                 }

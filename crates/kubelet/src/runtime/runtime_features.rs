@@ -28,25 +28,37 @@ pub struct RuntimeFeatures {
     reported: RwLock<ReportedFeatures>,
     /// Why images can't be volumes here.
     without_image_volumes: Option<String>,
+    ignores_cdi: bool,
 }
 
 /// The first releases that mount images; the runtime does not say so itself, and older ones ignore the request.
 const IMAGE_VOLUME_VERSION_MIN: [(&str, (u64, u64)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 31))];
+/// The first releases that give containers CDI devices; older ones ignore them.
+const CDI_VERSION_MIN: [(&str, (u64, u64)); 2] = [("containerd", (1, 7)), ("cri-o", (1, 27))];
 
 impl RuntimeFeatures {
     pub fn new(version: &v1::VersionResponse) -> Self {
         let (name, found) = (version.runtime_name.as_str(), version.runtime_version.as_str());
         let mut numbers = found.trim_start_matches('v').split('.').map(|part| part.parse::<u64>().unwrap_or(0));
         let present = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        let first = IMAGE_VOLUME_VERSION_MIN.iter().find(|(known, _)| *known == name).map(|(_, first)| *first);
-        let without_image_volumes = first.filter(|first| present < *first).map(|(major, minor)| {
+        let too_old = |table: &[(&str, (u64, u64))]| {
+            let first = table.iter().find(|(known, _)| *known == name).map(|(_, first)| *first);
+            first.filter(|first| present < *first)
+        };
+        let ignores_cdi = too_old(&CDI_VERSION_MIN).is_some();
+        let without_image_volumes = too_old(&IMAGE_VOLUME_VERSION_MIN).map(|(major, minor)| {
             format!("image volumes need {name} {major}.{minor} or newer, and this node has {found}")
         });
-        Self { reported: RwLock::default(), without_image_volumes }
+        Self { reported: RwLock::default(), without_image_volumes, ignores_cdi }
     }
 
     pub fn without_image_volumes(&self) -> Option<&str> {
         self.without_image_volumes.as_deref()
+    }
+
+    /// Whether the kubelet has to give CDI devices itself.
+    pub fn ignores_cdi(&self) -> bool {
+        self.ignores_cdi
     }
 
     pub fn observe(&self, answer: &v1::StatusResponse) {
@@ -130,6 +142,7 @@ mod tests {
             let version = v1::VersionResponse { runtime_name, runtime_version, ..Default::default() };
             let features = RuntimeFeatures::new(&version);
             assert_eq!(features.without_image_volumes().is_none(), possible, "{version:?}");
+            assert_eq!(features.ignores_cdi(), version.runtime_version == "v1.6.20", "{version:?}");
         };
         check("containerd", "v1.6.20", false);
         check("containerd", "1.7.24~ds1", false);

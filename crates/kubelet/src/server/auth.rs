@@ -157,6 +157,7 @@ fn subresources(path: &str) -> &'static [&'static str] {
         "pods" | "runningpods" => &["pods", "proxy"],
         // Our own: nodes may ask each other this and nothing else.
         "withdrawn" => &["withdrawn"],
+        "manifests" => &["manifests"],
         _ => &["proxy"],
     }
 }
@@ -233,6 +234,8 @@ mod tests {
             ("stats", "/pods", Err("verb=get, resource=nodes, subresource(s)=[pods proxy]")),
             ("withdrawn", "/withdrawn/uid", Ok(())),
             ("proxy", "/withdrawn/uid", Err("subresource(s)=[withdrawn]")),
+            ("manifests", "/manifests/web", Ok(())),
+            ("proxy", "/manifests/web", Err("subresource(s)=[manifests]")),
         ] {
             let config = Config { anonymous_auth: true, always_allow: false, ..Config::default() };
             let auth = Auth::new(only(allowed), Env::real(), Arc::new(config));

@@ -41,7 +41,11 @@ impl View for Nothing {
         Ok(Vec::new())
     }
 
-    async fn stats_summary(&self) -> Result<Value, ApiError> {
+    async fn stats_summary(&self, only_cpu_and_memory: bool) -> Result<Value, ApiError> {
+        Ok(Value::Bool(only_cpu_and_memory))
+    }
+
+    async fn machine(&self) -> Result<Value, ApiError> {
         Ok(Value::Null)
     }
 
@@ -109,4 +113,38 @@ async fn a_client_that_sends_half_a_request_is_closed() {
         closes(address, begun).await;
     }
     assert!(!serving.is_finished());
+}
+
+#[tokio::test]
+async fn the_read_only_port_shows_and_changes_nothing() {
+    let (env, metrics) = (Env::real(), Metrics::default());
+    let check = async |method: Method, path: &str, expected: Result<&str, u16>| {
+        let request = Request::builder().method(&method).uri(path).body(()).unwrap();
+        match (answer_read_only(&Nothing, &request, &env, &metrics).await, expected) {
+            (Ok(response), Ok(body)) => {
+                let found = response.into_body().collect().await.unwrap().to_bytes();
+                assert!(String::from_utf8_lossy(&found).starts_with(body), "{path}: {found:?}");
+            }
+            (Err(error), Err(code)) => assert_eq!(error.code, code, "{path}"),
+            (found, _) => panic!("{method} {path}: {:?}", found.map(|response| response.status())),
+        }
+    };
+    for (path, body) in [
+        ("/healthz", "ok"),
+        ("/pods", "{\"apiVersion\":\"v1\""),
+        ("/spec", "null"),
+        ("/stats/summary", "false"),
+        ("/stats/summary?only_cpu_and_memory=true", "true"),
+        ("/stats/summary?only_cpu_and_memory=yes", "false"),
+        ("/metrics", ""),
+        ("/metrics/cadvisor", ""),
+        ("/metrics/resource", ""),
+        ("/metrics/probes", ""),
+    ] {
+        check(Method::GET, path, Ok(body)).await;
+        check(Method::POST, path, Err(405)).await;
+    }
+    for path in ["/exec/n/p/c", "/containerLogs/n/p/c", "/logs/", "/run/n/p/c", "/configz", "/runningpods", "/none"] {
+        check(Method::GET, path, Err(404)).await;
+    }
 }

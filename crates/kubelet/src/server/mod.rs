@@ -7,6 +7,7 @@ mod checkpoint;
 #[doc(hidden)]
 pub mod fuzzing;
 mod logs;
+mod manifest_server;
 mod node_log_query;
 mod pages;
 mod port_channels;
@@ -42,9 +43,11 @@ use crate::{
     configuration::{cipher_suite_name, feature_gates::CONTAINER_CHECKPOINT},
     endpoint_drain::EndpointDrain,
     runtime::container_exits::ContainerExit,
+    sources::submission::Submissions,
 };
 use auth::Auth;
 use logs::LogOptions;
+use manifest_server::ManifestServer;
 use node_log_query::NodeLogQuery;
 use streaming::Protocol;
 use websocket::Streams;
@@ -76,8 +79,10 @@ pub trait View: Send + Sync + 'static {
     async fn sandbox(&self, pod: &Pod) -> Result<String, ApiError>;
     /// What the runtime runs, the newest first, whether it is wanted or not.
     async fn running_pods(&self) -> Result<Vec<Pod>, ApiError>;
-    /// `/stats/summary`.
-    async fn stats_summary(&self) -> Result<Value, ApiError>;
+    /// `/stats/summary`, or as much of it as says what processors and memory are used.
+    async fn stats_summary(&self, only_cpu_and_memory: bool) -> Result<Value, ApiError>;
+    /// `/spec`: what the machine is, in cAdvisor's form.
+    async fn machine(&self) -> Result<Value, ApiError>;
     /// A page of metrics in Prometheus text: `metrics`, `resource`, `cadvisor` or `probes`.
     async fn metrics(&self, page: &str) -> Result<String, ApiError>;
 }
@@ -107,6 +112,20 @@ struct Shared {
 }
 
 impl Server {
+    /// Serves what is submitted on this machine until shutdown, with the certificate and the checks of `serve`.
+    pub async fn serve_manifests(
+        self,
+        listener: TcpListener,
+        submissions: Arc<Submissions>,
+        shutdown: CancellationToken,
+    ) -> Result<(), ApiError> {
+        let (tls, env) = (self.tls()?, self.env.clone());
+        let auth = Auth::new(self.client, self.env, self.config);
+        let server = Arc::new(ManifestServer { auth, submissions });
+        serve::serve_https(listener, tls, server, serve::Limits::COMPONENT, env, shutdown).await;
+        Ok(())
+    }
+
     /// Serves until shutdown.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), ApiError> {
         let (tls, env) = (self.tls()?, self.env.clone());
@@ -184,7 +203,7 @@ impl Shared {
         let query = query(request.uri().query().unwrap_or_default());
         match segments.as_slice() {
             ["healthz"] => Ok(text("ok".into())),
-            ["pods"] | ["stats", ..] | ["metrics", ..] => read_only(&*self.view, &segments).await,
+            ["pods"] | ["stats", ..] | ["metrics", ..] => read_only(&*self.view, &segments, &query).await,
             ["containerLogs" | "exec" | "attach" | "portForward" | "run" | "runningpods" | "logs", ..]
                 if !self.config.debugging_handlers =>
             {
@@ -439,10 +458,14 @@ fn refusal(error: &ApiError) -> Response<Body> {
 }
 
 /// What everyone on the machine may see where there is a read-only port.
-async fn read_only(view: &dyn View, segments: &[&str]) -> Result<Response<Body>, ApiError> {
+async fn read_only(view: &dyn View, segments: &[&str], query: &[(String, String)]) -> Result<Response<Body>, ApiError> {
     match segments {
         ["pods"] => Ok(pages::pod_list(&view.pods())),
-        ["stats", "summary"] => Ok(json_answer(&view.stats_summary().await?)),
+        ["stats", "summary"] => {
+            let mut values = query.iter().filter(|(name, _)| name == "only_cpu_and_memory").map(|(_, value)| value);
+            let only = values.next().is_some_and(|value| value == "true") && values.next().is_none();
+            Ok(json_answer(&view.stats_summary(only).await?))
+        }
         ["metrics"] => Ok(text(view.metrics("metrics").await?)),
         ["metrics", page @ ("resource" | "cadvisor" | "probes")] => Ok(text(view.metrics(page).await?)),
         ["healthz"] => Ok(text("ok".into())),
@@ -455,16 +478,33 @@ pub async fn serve_read_only(
     address: SocketAddr,
     view: Arc<dyn View>,
     env: Env,
+    metrics: Metrics,
     shutdown: CancellationToken,
 ) -> std::io::Result<()> {
-    serve_plain(address, env, shutdown, move |path| {
-        let view = view.clone();
-        async move {
-            let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
-            read_only(&*view, &segments).await.unwrap_or_else(|error| refusal(&error))
-        }
+    let task_env = env.clone();
+    serve_plain(address, env, shutdown, move |request| {
+        let (view, env, metrics) = (view.clone(), task_env.clone(), metrics.clone());
+        async move { answer_read_only(&*view, &request, &env, &metrics).await.unwrap_or_else(|e| refusal(&e)) }
     })
     .await
+}
+
+async fn answer_read_only(
+    view: &dyn View,
+    request: &Request<()>,
+    env: &Env,
+    metrics: &Metrics,
+) -> Result<Response<Body>, ApiError> {
+    let path = request.uri().path();
+    let _metrics = request_metrics::RequestMetrics::begin(metrics, env, request.method(), path, "readonly");
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return Err(ApiError::new(api::Reason::MethodNotAllowed, "405: Method Not Allowed"));
+    }
+    let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
+    match segments.as_slice() {
+        ["spec"] => Ok(json_answer(&view.machine().await?)),
+        segments => read_only(view, segments, &query(request.uri().query().unwrap_or_default())).await,
+    }
 }
 
 /// Plain HTTP that says `ok` while the node's loop turns.
@@ -485,24 +525,24 @@ pub async fn serve_health(
     .await
 }
 
-/// Answers plain requests by their path alone.
+/// Answers plain requests, of which no body is read.
 struct Plain<F>(F);
 
 impl<F, A> Handler for Plain<F>
 where
-    F: Fn(String) -> A + Send + Sync + 'static,
+    F: Fn(Request<()>) -> A + Send + Sync + 'static,
     A: Future<Output = Response<Body>> + Send + 'static,
 {
     type Body = Body;
 
     fn handle(self: &Arc<Self>, request: Request<Incoming>, _: &Arc<Peer>) -> BoxFuture<'static, Response<Body>> {
-        Box::pin((self.0)(request.uri().path().to_string()))
+        Box::pin((self.0)(request.map(|_| ())))
     }
 }
 
 async fn serve_plain<F, A>(address: SocketAddr, env: Env, shutdown: CancellationToken, answer: F) -> std::io::Result<()>
 where
-    F: Fn(String) -> A + Send + Sync + 'static,
+    F: Fn(Request<()>) -> A + Send + Sync + 'static,
     A: Future<Output = Response<Body>> + Send + 'static,
 {
     let listener = TcpListener::bind(metrics::http::everywhere(address)).await?;

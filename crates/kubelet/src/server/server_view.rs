@@ -36,6 +36,11 @@ impl NodeView {
         Self { stats: Stats::new(shared.clone()), shared, exits }
     }
 
+    /// What port 4194 shows.
+    pub fn monitor(&self) -> Arc<cadvisor::Monitor> {
+        self.stats.monitor()
+    }
+
     /// The container's incarnations, the newest first.
     async fn incarnations(&self, pod: &Pod, name: &str) -> Result<Vec<v1::Container>, ApiError> {
         let labels = [(POD_UID, self.runtime_uid(pod)), (CONTAINER_NAME, name.to_string())];
@@ -132,8 +137,14 @@ impl View for NodeView {
         Ok(running_pods(sandboxes, containers))
     }
 
-    async fn stats_summary(&self) -> Result<Value, ApiError> {
-        self.stats.summary().await
+    async fn stats_summary(&self, only_cpu_and_memory: bool) -> Result<Value, ApiError> {
+        self.stats.summary(only_cpu_and_memory).await
+    }
+
+    async fn machine(&self) -> Result<Value, ApiError> {
+        let monitor = self.stats.monitor();
+        let machine = env::spawn_blocking(move || serde_json::to_value(&*monitor.machine())).await;
+        machine.map_err(|e| ApiError::internal(e.to_string()))?.map_err(|e| ApiError::internal(e.to_string()))
     }
 
     async fn metrics(&self, page: &str) -> Result<String, ApiError> {

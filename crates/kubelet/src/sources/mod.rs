@@ -1,10 +1,11 @@
-//! Where pods come from: the API server, a directory of manifests, a URL.
+//! Where pods come from: the API server, a directory of manifests, a URL, and whoever on this machine submits some.
 //! Each source sends what it has to `sync_loop`.
 //! A source always tells the whole of what it has, so what it no longer tells is gone.
 
 mod file;
 mod manifest;
 mod references;
+pub mod submission;
 mod url;
 
 use std::{path::PathBuf, sync::Arc};
@@ -27,13 +28,15 @@ const MANIFEST_BYTES_MAX: u64 = 10 << 20;
 pub enum Source {
     File,
     Http,
+    /// Submitted over HTTP; told apart from a URL's only here.
+    Submission,
 }
 
 impl Source {
     pub fn as_str(self) -> &'static str {
         match self {
             Source::File => "file",
-            Source::Http => "http",
+            Source::Http | Source::Submission => "http",
         }
     }
 }

@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use cadvisor::{info::InterfaceStats, proc_files};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
 use crate::{
@@ -20,44 +21,11 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct PodFacts {
     /// `None` for pods that have no network of their own.
-    pub network: Option<Vec<Interface>>,
+    pub network: Option<Vec<InterfaceStats>>,
     pub processes: u64,
-    /// By the ids of containers; that of the sandbox is among them.
-    pub groups: HashMap<String, Group>,
     pub volumes: Vec<VolumeUsage>,
     /// By the names of containers.
     pub logs: HashMap<String, Usage>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Interface {
-    pub name: String,
-    pub received: Traffic,
-    pub sent: Traffic,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Traffic {
-    pub bytes: u64,
-    pub packets: u64,
-    pub errors: u64,
-    pub dropped: u64,
-}
-
-/// A control group of a container.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Group {
-    /// As the kernel names it.
-    pub path: String,
-    pub processes: u64,
-    pub throttling: Throttling,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Throttling {
-    pub periods: u64,
-    pub throttled_periods: u64,
-    pub throttled_nanoseconds: u64,
 }
 
 #[derive(Debug)]
@@ -70,54 +38,48 @@ pub struct VolumeUsage {
     pub ephemeral: bool,
 }
 
-/// Of all pods, by UID. Disks are looked at only where that is asked for.
-pub async fn gather(shared: &Arc<Shared>, with_disks: bool) -> HashMap<String, PodFacts> {
+/// Of all pods, by UID.
+pub async fn gather(shared: &Arc<Shared>) -> HashMap<String, PodFacts> {
     let shared = shared.clone();
     let work = move || {
-        let of = |pod: Arc<Pod>| (pod_spec::uid(&pod).to_string(), gather_pod(&shared, &pod, with_disks));
+        let of = |pod: Arc<Pod>| (pod_spec::uid(&pod).to_string(), gather_pod(&shared, &pod));
         shared.pods.list().into_iter().map(of).collect()
     };
     env::spawn_blocking(work).await.unwrap_or_default()
 }
 
-fn gather_pod(shared: &Shared, pod: &Pod, with_disks: bool) -> PodFacts {
+fn gather_pod(shared: &Shared, pod: &Pod) -> PodFacts {
     let mut facts = PodFacts::default();
     let mut process = None;
-    if let Some((name, directory)) = shared.cgroups.pod_group(pod, "cpu") {
-        for (id, place) in children(&directory) {
+    if let Some((_, directory)) = shared.cgroups.pod_group(pod, "cpu") {
+        for (_, place) in children(&directory) {
             let (processes, first) = processes_below(&place);
             process = process.or(first);
             facts.processes += processes;
-            let throttling = throttling(&std::fs::read_to_string(place.join("cpu.stat")).unwrap_or_default());
-            let path = format!("{name}/{}", place.file_name().unwrap_or_default().to_string_lossy());
-            facts.groups.insert(id, Group { path, processes, throttling });
         }
     }
     if let Some(process) = process.filter(|_| !pod_spec::host_network(pod)) {
-        facts.network = std::fs::read_to_string(format!("/proc/{process}/net/dev")).ok().map(|dev| interfaces(&dev));
+        facts.network = Some(proc_files::interfaces_of(&process.to_string()));
     }
-    if with_disks {
-        let paths = shared.volumes.paths(pod_spec::uid(pod));
-        let volumes = pod_spec::spec(pod).volumes.iter().flatten();
-        facts.volumes = volumes.filter_map(|volume| volume_usage(pod, volume, paths.get(&volume.name)?)).collect();
-        let logs = container_config::log_directory(&shared.config.pod_logs_dir(), pod);
-        let named =
-            |place: PathBuf| Some((place.file_name()?.to_string_lossy().into_owned(), disk::usage_below(&place)));
-        let places = std::fs::read_dir(logs).into_iter().flatten().flatten().map(|entry| entry.path());
-        facts.logs = places.filter_map(named).collect();
-    }
+    let paths = shared.volumes.paths(pod_spec::uid(pod));
+    let volumes = pod_spec::spec(pod).volumes.iter().flatten();
+    facts.volumes = volumes.filter_map(|volume| volume_usage(pod, volume, paths.get(&volume.name)?)).collect();
+    let logs = container_config::log_directory(&shared.config.pod_logs_dir(), pod);
+    let named = |place: PathBuf| Some((place.file_name()?.to_string_lossy().into_owned(), disk::usage_below(&place)));
+    let places = std::fs::read_dir(logs).into_iter().flatten().flatten().map(|entry| entry.path());
+    facts.logs = places.filter_map(named).collect();
     facts
 }
 
 /// The groups directly inside, by the ids of the containers they are for.
-fn children(directory: &Path) -> Vec<(String, PathBuf)> {
+pub fn children(directory: &Path) -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     groups.map(|entry| (container_id(&entry.file_name().to_string_lossy()).into(), entry.path())).collect()
 }
 
 /// Runtimes name a group after the container; under systemd it is a scope with a prefix.
-fn container_id(name: &str) -> &str {
+pub fn container_id(name: &str) -> &str {
     match name.strip_suffix(".scope") {
         Some(scope) => scope.rsplit('-').next().unwrap_or(scope),
         None => name,
@@ -135,38 +97,6 @@ fn processes_below(group: &Path) -> (u64, Option<u32>) {
         first = first.or(one);
     }
     (count, first)
-}
-
-/// From a group's `cpu.stat`, whichever version wrote it.
-fn throttling(stat: &str) -> Throttling {
-    let field = |name: &str| {
-        let mut words = stat.lines().filter_map(|line| line.split_once(' '));
-        words.find(|(key, _)| *key == name).and_then(|(_, value)| value.trim().parse::<u64>().ok())
-    };
-    let in_microseconds = field("throttled_usec").map(|micros| micros * 1000);
-    Throttling {
-        periods: field("nr_periods").unwrap_or(0),
-        throttled_periods: field("nr_throttled").unwrap_or(0),
-        throttled_nanoseconds: in_microseconds.or_else(|| field("throttled_time")).unwrap_or(0),
-    }
-}
-
-/// Everything but loopback.
-fn interfaces(dev: &str) -> Vec<Interface> {
-    let lines = dev.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| name.trim() != "lo");
-    lines
-        .map(|(name, rest)| {
-            let fields: Vec<u64> = rest.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            let field = |index: usize| fields.get(index).copied().unwrap_or(0);
-            let traffic = |from: usize| Traffic {
-                bytes: field(from),
-                packets: field(from + 1),
-                errors: field(from + 2),
-                dropped: field(from + 3),
-            };
-            Interface { name: name.trim().into(), received: traffic(0), sent: traffic(8) }
-        })
-        .collect()
 }
 
 /// Host paths are not the pod's to be counted, and a device holds no files.
@@ -195,30 +125,6 @@ fn volume_usage(pod: &Pod, volume: &Volume, path: &Path) -> Option<VolumeUsage> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn throttling_in_both_versions() {
-        let expected = Throttling { periods: 10, throttled_periods: 3, throttled_nanoseconds: 5000 };
-        for text in [
-            "nr_periods 10\nnr_throttled 3\nthrottled_time 5000\n",
-            "usage_usec 9\nnr_periods 10\nnr_throttled 3\nthrottled_usec 5\n",
-        ] {
-            assert_eq!(throttling(text), expected, "{text}");
-        }
-        assert_eq!(throttling(""), Throttling::default());
-    }
-
-    #[test]
-    fn interfaces_are_read_from_the_pods_namespace() {
-        let dev =
-            "Inter-| x\n face |bytes\n lo: 9 9 9 9 0 0 0 0 9 9 9 9 0 0 0 0\n eth0: 1 2 3 4 0 0 0 0 5 6 7 8 0 0 0 0\n";
-        let expected = Interface {
-            name: "eth0".into(),
-            received: Traffic { bytes: 1, packets: 2, errors: 3, dropped: 4 },
-            sent: Traffic { bytes: 5, packets: 6, errors: 7, dropped: 8 },
-        };
-        assert_eq!(interfaces(dev), [expected]);
-    }
 
     #[test]
     fn processes_are_counted_below_and_groups_known_by_their_containers() {

@@ -4,8 +4,17 @@
 use std::{sync::Arc, time::Duration};
 
 use client::InformerFactory;
-use k8s_openapi::api::{core::v1::Service, storage::v1::CSIDriver};
+use k8s_openapi::api::{
+    core::v1::{Container, Pod, Service},
+    storage::v1::CSIDriver,
+};
+use node_plugins::{
+    devices::manager::DeviceManager,
+    dra::{drivers::DraPluginHandler, manager::DraManager},
+    registration::{PluginHandler, plugin_watcher::PluginWatcher},
+};
 use parking_lot::Mutex;
+use resource_managers::topology_manager::pods;
 use tokio::net::TcpListener;
 
 use super::{Foundation, checks::check_machine};
@@ -13,7 +22,7 @@ use crate::{
     Error,
     csi::{
         mounter::{CsiManager, DriverObjects},
-        plugin_watcher::PluginWatcher,
+        registration::CsiPluginHandler,
     },
     files::file_work::FileWork,
     images::image_manager::{ImageManager, credential_provider::CredentialProviders, pull_records::PullRecords},
@@ -21,6 +30,7 @@ use crate::{
     pod::{
         admission::hook::PodAdmissionHook,
         pod_manager::PodManager,
+        pod_spec,
         pod_wakes::PodWakes,
         pod_workers::{PodWorkers, Shared},
         probe_manager::ProbeManager,
@@ -28,8 +38,10 @@ use crate::{
     },
     resources::{
         allocation_manager::AllocationManager,
+        container_devices::ContainerDevices,
         container_manager::ContainerManager,
         eviction::{self, Pressures, Threshold},
+        resource_managers::{NodeParts, ResourceManagers},
     },
     runtime::{
         backoff::Backoff,
@@ -52,6 +64,7 @@ const RUNTIME_CALLS_MIN: usize = 4;
 pub struct Node {
     pub workers: Arc<PodWorkers>,
     pub plugins: Arc<PluginWatcher>,
+    pub csi_plugins: Arc<CsiPluginHandler>,
     pub status: Arc<NodeStatusManager>,
     pub thresholds: Vec<Threshold>,
     pub pleg: Arc<Pleg>,
@@ -73,21 +86,32 @@ impl Foundation {
         let server_port = listener.as_ref().and_then(|l| l.local_addr().ok()).map(|address| address.port());
         let files = FileWork::new(self.env.clone());
         let csi = Arc::new(self.csi_manager(informers, &files));
-        let status = Arc::new(self.node_status(server_port, &pleg, &pressures, allocatable, &features, &csi));
+        let devices = self.container_devices(&csi, &features);
+        let status = self.node_status(server_port, &pleg, &pressures, allocatable, &features, &csi, &devices);
+        let status = Arc::new(status);
         *status.node.lock() = status.describe();
-        let runtime = self.runtime_manager(&images, &cgroups, features, allocatable, &files);
         let pods = Arc::new(PodManager::default());
-        let allocations = AllocationManager::new(pods.clone(), status.node.clone(), wakes.clone());
+        let managers = Arc::new(self.resource_managers(&thresholds, &pods, &files)?);
+        let runtime = self.runtime_manager(&images, &cgroups, features, allocatable, &files, &devices, &managers);
+        let (rules, groups) = (managers.clone(), cgroups.clone());
+        let allocations =
+            AllocationManager::new(pods.clone(), status.node.clone(), wakes.clone()).with_rule(move |before, after| {
+                rules.refuse_resize(before, after).or_else(|| swap_rule(&groups, before, after))
+            });
         let Self { config, client, env, recorder, metrics, .. } = self;
-        let plugins = PluginWatcher {
+        let csi_plugins = Arc::new(CsiPluginHandler {
             client: client.clone(),
             env: env.clone(),
-            metrics: metrics.clone(),
             node_name: config.node_name.clone(),
-            directory: config.root_dir.join("plugins_registry"),
             csi: csi.clone(),
-            registered: Mutex::default(),
-        };
+        });
+        let dra_plugins = DraPluginHandler(devices.claims.drivers().clone());
+        let handlers: [(&str, Arc<dyn PluginHandler>); 3] = [
+            ("CSIPlugin", csi_plugins.clone()),
+            ("DevicePlugin", devices.plugins.clone()),
+            ("DRAPlugin", Arc::new(dra_plugins)),
+        ];
+        let plugins = PluginWatcher::new(env.clone(), config.root_dir.join("plugins_registry"), handlers.into());
         let shared = Arc::new(Shared {
             runtime,
             runtime_name: self.runtime_version.runtime_name,
@@ -118,12 +142,14 @@ impl Foundation {
             pods,
             images,
             cgroups,
+            devices,
             metrics,
         });
         let plugins = Arc::new(plugins);
         Ok(Node {
             workers: Arc::new(PodWorkers::new(shared)),
             plugins,
+            csi_plugins,
             status,
             thresholds,
             pleg,
@@ -131,6 +157,23 @@ impl Foundation {
             wakes,
             listener,
         })
+    }
+
+    /// Reads the machine's topology and the managers' checkpoints.
+    fn resource_managers(
+        &self,
+        thresholds: &[Threshold],
+        pods: &Arc<PodManager>,
+        files: &FileWork,
+    ) -> Result<ResourceManagers, Error> {
+        let node = NodeParts {
+            pods: pods.clone(),
+            env: self.env.clone(),
+            files: files.clone(),
+            metrics: self.metrics.clone(),
+        };
+        ResourceManagers::start(&self.config, &self.sysfs, thresholds, self.machine.memory_bytes, node)
+            .map_err(Error::ResourceManagers)
     }
 
     fn csi_manager(&self, informers: &InformerFactory, files: &FileWork) -> CsiManager {
@@ -145,6 +188,14 @@ impl Foundation {
             }),
         };
         CsiManager::new(client, env, &self.config, objects, files.clone(), metrics)
+    }
+
+    fn container_devices(&self, csi: &CsiManager, features: &RuntimeFeatures) -> Arc<ContainerDevices> {
+        let (env, metrics, root_dir) = (self.env.clone(), self.metrics.clone(), &self.config.root_dir);
+        let plugins = DeviceManager::open(env.clone(), metrics.clone(), root_dir, csi.in_use_changed.clone());
+        let claims = DraManager::open(self.client.clone(), env, metrics, root_dir, &self.config.node_name);
+        let runtime_ignores_cdi = features.ignores_cdi();
+        Arc::new(ContainerDevices { plugins: Arc::new(plugins), claims: Arc::new(claims), runtime_ignores_cdi })
     }
 
     fn thresholds(&self) -> Result<Vec<Threshold>, Error> {
@@ -168,6 +219,10 @@ impl Foundation {
         let memory_bytes = enforced.then_some(machine.memory_bytes - config.reserved.memory_bytes);
         let reserved_cpu_milli = if enforced { config.reserved.cpu_milli } else { 0 };
         cgroups.start(machine.cpus * 1000 - reserved_cpu_milli, memory_bytes).map_err(Error::Groups)?;
+        if enforced && config.reserved.pids > 0 {
+            let most = machine.most_processes - config.reserved.pids;
+            cgroups.limit_processes(most.max(1)).map_err(Error::Groups)?;
+        }
         Ok(Arc::new(cgroups))
     }
 
@@ -212,6 +267,7 @@ impl Foundation {
         allocatable: Allocatable,
         features: &Arc<RuntimeFeatures>,
         csi: &Arc<CsiManager>,
+        devices: &Arc<ContainerDevices>,
     ) -> NodeStatusManager {
         let version = &self.runtime_version;
         NodeStatusManager {
@@ -231,6 +287,7 @@ impl Foundation {
             allocatable,
             features: features.clone(),
             csi: csi.clone(),
+            devices: devices.plugins.clone(),
             wake: csi.in_use_changed.clone(),
         }
     }
@@ -242,6 +299,8 @@ impl Foundation {
         features: Arc<RuntimeFeatures>,
         allocatable: Allocatable,
         files: &FileWork,
+        devices: &Arc<ContainerDevices>,
+        managers: &Arc<ResourceManagers>,
     ) -> RuntimeManager {
         // More of them only make each slower.
         let calls_max = (self.machine.cpus.max(1) as usize * RUNTIME_CALLS_PER_CPU).max(RUNTIME_CALLS_MIN);
@@ -264,6 +323,24 @@ impl Foundation {
             starts: RuntimeLimiter::new(self.env.clone(), calls_max),
             stops: RuntimeLimiter::new(self.env.clone(), calls_max),
             files: files.clone(),
+            devices: devices.clone(),
+            managers: managers.clone(),
         }
     }
+}
+
+/// Memory of containers that swap cannot be resized in place: their swap would have to change with it.
+fn swap_rule(cgroups: &ContainerManager, before: &Pod, after: &Pod) -> Option<&'static str> {
+    let all = |pod: &Pod| [pod_spec::containers(pod), pod_spec::init_containers(pod)].concat();
+    let memory = |container: &Container| pods::request(container, "memory");
+    let restarts = |container: &Container| {
+        let policies = container.resize_policy.iter().flatten();
+        policies
+            .filter(|policy| policy.resource_name == "memory")
+            .any(|policy| policy.restart_policy == "RestartContainer")
+    };
+    let stopped = all(before).into_iter().zip(all(after)).any(|(was, is)| {
+        memory(&was) != memory(&is) && !restarts(&was) && (cgroups.swaps(before, &was) || cgroups.swaps(after, &is))
+    });
+    stopped.then_some("In-place resize of containers with swap is not supported.")
 }

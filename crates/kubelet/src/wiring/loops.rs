@@ -18,8 +18,8 @@ use crate::{
         pod_workers::PodWorkers,
         sync_loop::{SyncLoop, SyncLoopHealth},
     },
-    resources::{eviction::EvictionManager, oom_watcher},
-    sources::{self, STATIC_POD_LISTS_MAX},
+    resources::{eviction::EvictionManager, oom_watcher, pod_resources},
+    sources::{self, STATIC_POD_LISTS_MAX, submission::Submissions},
     volumes::local_storage,
 };
 
@@ -29,9 +29,12 @@ const SERVICES_SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 const CLEANUP_DELAY: Duration = Duration::from_secs(2);
 const CLEANUP_DELAY_WITH_STATIC_PODS: Duration = Duration::from_secs(30);
 
+/// As upstream's.
+const UNPREPARE_RETRY: Duration = Duration::from_secs(60);
+
 impl Node {
     pub async fn run(self, informers: &InformerFactory, shutdown: CancellationToken) {
-        let Node { workers, plugins, status, thresholds, pleg, exits, wakes, listener } = self;
+        let Node { workers, plugins, csi_plugins, status, thresholds, pleg, exits, wakes, listener } = self;
         let shared = workers.shared.clone();
         let (config, env) = (shared.config.clone(), shared.env.clone());
         let selector = format!("spec.nodeName={}", config.node_name);
@@ -45,6 +48,10 @@ impl Node {
         tasks.spawn(status.clone().run_watch(own));
         tasks.spawn(status.clone().run_network_watch());
         tasks.spawn(status.clone().run_lease());
+        tasks.spawn(csi_plugins.ensure_csi_node());
+        tasks.spawn(shared.devices.plugins.clone().run());
+        tasks.spawn(shared.devices.claims.drivers().clone().run());
+        tasks.spawn(pod_resources::run(shared.clone()));
         tasks.spawn(plugins.run());
         tasks.spawn(pleg.run());
         // A pod's environment names the services, so they are waited for once.
@@ -56,6 +63,8 @@ impl Node {
         if let Some(url) = &config.manifest_url {
             sources::follow_url(url.clone(), config.clone(), env.clone(), static_sender.clone());
         }
+        let submissions = (config.manifest_server_port != 0)
+            .then(|| Submissions::new(config.clone(), env.clone(), static_sender.clone()));
         let image_gc = Arc::new(ImageGc::default());
         let (images, tell) = (image_gc.clone(), status.wake.clone());
         tasks.spawn(EvictionManager { workers: workers.clone(), images, thresholds, tell }.run());
@@ -65,10 +74,14 @@ impl Node {
             tasks.spawn(NodeShutdownManager { workers: workers.clone(), periods, tell }.run());
         }
         tasks.spawn(run_cleanup(workers.clone(), image_gc, api_pods.clone()));
+        tasks.spawn(run_unprepare(workers.clone(), api_pods.clone()));
         tasks.spawn(run_local_storage(workers.clone(), informers.clone(), api_pods.clone()));
         tasks.spawn(log_rotation::run(workers.clone()));
+        let managers = shared.runtime.managers.clone();
+        tasks.spawn(managers.run(shared.runtime.runtime.clone(), shared.statuses.clone()));
+        tasks.spawn(run_sources_ready(workers.clone(), api_pods.clone()));
         let health = Arc::new(SyncLoopHealth::new(env));
-        listeners::serve(&mut tasks, &workers, exits, listener, health.clone(), &shutdown);
+        listeners::serve(&mut tasks, &workers, exits, listener, health.clone(), submissions, &shutdown);
         let all_workers = workers.clone();
         tasks.spawn(SyncLoop { health, workers, api_pods, static_pods, wakes, shutdown: shutdown.clone() }.run());
         shutdown.cancelled().await;
@@ -82,7 +95,18 @@ async fn run_cleanup(workers: Arc<PodWorkers>, images: Arc<ImageGc>, api_pods: I
     // Before all sources were heard, everything looks like an orphan.
     api_pods.synced().await;
     workers.shared.env.sleep(cleanup_delay(&workers.shared.config)).await;
+    workers.shared.devices.plugins.release_unknown(|uid| workers.knows(uid)).await;
     pod_cleanup::run(workers, images).await;
+}
+
+/// Lets go of claims of pods that ended while nobody looked.
+async fn run_unprepare(workers: Arc<PodWorkers>, api_pods: Informer<Pod>) {
+    api_pods.synced().await;
+    let (env, config) = (&workers.shared.env, &workers.shared.config);
+    env.sleep(cleanup_delay(config)).await;
+    while !workers.shared.devices.claims.unprepare_unknown(|uid| workers.knows(uid)).await {
+        env.sleep(UNPREPARE_RETRY).await;
+    }
 }
 
 async fn run_local_storage(workers: Arc<PodWorkers>, informers: InformerFactory, api_pods: Informer<Pod>) {
@@ -92,8 +116,15 @@ async fn run_local_storage(workers: Arc<PodWorkers>, informers: InformerFactory,
     local_storage::run(workers.shared.clone(), informers).await;
 }
 
+/// Tells the resource managers once whatever no source has is gone.
+async fn run_sources_ready(workers: Arc<PodWorkers>, api_pods: Informer<Pod>) {
+    api_pods.synced().await;
+    workers.shared.env.sleep(cleanup_delay(&workers.shared.config)).await;
+    workers.shared.runtime.managers.set_sources_ready();
+}
+
 fn cleanup_delay(config: &Config) -> Duration {
-    match config.manifest_dir.is_some() || config.manifest_url.is_some() {
+    match config.manifest_dir.is_some() || config.manifest_url.is_some() || config.manifest_server_port != 0 {
         true => CLEANUP_DELAY_WITH_STATIC_PODS,
         false => CLEANUP_DELAY,
     }

@@ -14,6 +14,7 @@ use client::{Client, EventRecorder, InformerFactory};
 use cri::{Runtime, v1};
 use env::Env;
 use metrics::Metrics;
+use resource_managers::machine_topology::SysfsFiles;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -23,6 +24,7 @@ use crate::{
         node_metrics::FEATURE_ENABLED,
         node_status::{Machine, default_address},
     },
+    resources::resource_managers::sysfs,
     runtime::metered_runtime::MeteredRuntime,
 };
 
@@ -34,6 +36,7 @@ struct Foundation {
     runtime: Arc<dyn Runtime>,
     runtime_version: cri::v1::VersionResponse,
     machine: Machine,
+    sysfs: SysfsFiles,
     recorder: EventRecorder,
     metrics: Metrics,
 }
@@ -84,6 +87,7 @@ pub async fn run(
     let listener = listeners::bind(&config).await?;
     let foundation = Foundation {
         machine: Machine::probe(&config.root_dir),
+        sysfs: env::spawn_blocking(sysfs::read).await.unwrap_or_default(),
         recorder: EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name),
         config: Arc::new(config),
         client,

@@ -5,6 +5,7 @@
 mod admission;
 mod claims;
 mod confined;
+mod exclusive_cpus;
 #[path = "../node/fake_api.rs"]
 mod fake_api;
 mod forced;

@@ -3,6 +3,7 @@
 
 #[path = "../../../cri/tests/support/mod.rs"]
 mod containerd;
+mod exclusive_cpus;
 mod fake_api;
 
 use std::{
@@ -28,16 +29,30 @@ struct Node {
     pods: std::path::PathBuf,
     /// Of the pages that anyone may read.
     port: u16,
+    cadvisor_port: u16,
 }
 
 impl Node {
     fn start(api: &FakeApi, shutdown: &CancellationToken, dir: &Path, socket: &Path) -> Self {
+        Self::start_with(api, shutdown, dir, socket, |_| {})
+    }
+
+    fn start_with(
+        api: &FakeApi,
+        shutdown: &CancellationToken,
+        dir: &Path,
+        socket: &Path,
+        change: impl FnOnce(&mut kubelet::Config),
+    ) -> Self {
         let shutdown = shutdown.child_token();
         let env = Env::real();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let config = kubelet::Config {
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // Both are held until both are known.
+        let [port, cadvisor_port] = [free(), free()].map(|listener| listener.local_addr().unwrap().port());
+        let mut config = kubelet::Config {
             address: Some("127.0.0.1".parse().unwrap()),
             read_only_port: port,
+            cadvisor_port,
             node_name: "node".into(),
             root_dir: dir.join("kubelet"),
             log_dir: dir.join("log"),
@@ -51,9 +66,10 @@ impl Node {
             image_gc_high_percent: 100,
             ..Default::default()
         };
+        change(&mut config);
         let informers = InformerFactory::new(api.client(), env.clone(), shutdown.clone());
         let task = env::spawn(kubelet::run(config, api.client(), informers, env, shutdown.clone()));
-        Self { api: api.clone(), shutdown, task, pods: dir.join("kubelet/pods"), port }
+        Self { api: api.clone(), shutdown, task, pods: dir.join("kubelet/pods"), port, cadvisor_port }
     }
 
     async fn stop(self) {
@@ -76,8 +92,12 @@ impl Node {
     }
 
     async fn page(&self, path: &str) -> String {
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
-        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: node\r\n\r\n").as_bytes()).await.unwrap();
+        self.page_at(self.port, path).await
+    }
+
+    async fn page_at(&self, port: u16, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         answer.split_once("\r\n\r\n").map(|(_, body)| body.to_string()).unwrap()
@@ -155,6 +175,7 @@ async fn cases(api: FakeApi, shutdown: CancellationToken, dir: PathBuf, socket: 
     resized(&node).await;
     many_pods(&node).await;
     survives_restart(node, &shutdown, &dir, &socket).await.stop().await;
+    exclusive_cpus::cases(&shutdown, &dir, &socket).await;
 }
 
 async fn gone(node: &Node, name: &str) {
@@ -304,6 +325,24 @@ async fn numbers(node: &Node) {
         let line = format!("{name}{{{labels}}} {value}");
         assert!(page.lines().any(|found| found.starts_with(&line)), "{line} is missing in\n{page}");
     }
+    for id in ["/", &*format!("/{CGROUP}/kubepods"), &format!("/{CGROUP}/kubepods/pod{uid}")] {
+        let row = |line: &str| {
+            line.starts_with("container_memory_working_set_bytes{") && line.contains(&format!("id=\"{id}\""))
+        };
+        assert!(page.lines().any(row), "{id} is missing in\n{page}");
+    }
+    let system = summary["node"]["systemContainers"].as_array().unwrap();
+    let told_of = |name: &str| system.iter().any(|c| c["name"] == name && c["memory"]["rssBytes"].as_u64() > Some(0));
+    assert!(["kubelet", "runtime", "pods"].into_iter().all(told_of), "{system:#?}");
+    assert!(told["memory"]["availableBytes"].as_u64() > Some(0), "of 64 MiB: {told:#}");
+    let group = format!("/{CGROUP}/kubepods/pod{uid}");
+    let rows: Value = serde_json::from_str(&node.page_at(node.cadvisor_port, "/ui/list").await).unwrap();
+    assert!(rows.as_array().unwrap().iter().any(|row| row["pod"] == "counted" && row["name"] == group), "{rows:#}");
+    let answer = node.page_at(node.cadvisor_port, &format!("/api/v1.3/containers{group}/{id}")).await;
+    let viewed: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!((&viewed["id"], &viewed["spec"]["memory"]["limit"]), (&json!(id), &json!(67_108_864)), "{viewed:#}");
+    let listed = node.page_at(node.cadvisor_port, &format!("/api/v2.0/ps{group}")).await;
+    assert!(listed.contains("\"cmd\":\"sleep\"") || listed.contains("\"cmd\":\"sh\""), "{listed}");
     node.api.delete_pod("counted", 5);
     gone(node, "counted").await;
 }

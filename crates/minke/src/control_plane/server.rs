@@ -203,6 +203,10 @@ pub async fn start_controllers(
     let controllers = in_process::client(&plane.api, "system:kube-controller-manager", &[]);
     let mut config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
     flags.controllers.apply(&mut config);
+    if flags.controllers.gateway_api {
+        let (client, env) = (in_process::client(&plane.api, "minke:gateway-api", &[MASTERS]), env.clone());
+        env.clone().spawn(async move { ingress::gateway::install(&client, &env).await });
+    }
     own_cluster(&mut config, plane, flags)?;
     plane.api.show_metrics(config.metrics.clone());
     // Others may share an etcd; the embedded store has one server only.

@@ -14,6 +14,9 @@ pub struct Controllers {
     /// Define VerticalPodAutoscalers (autoscaling.k8s.io/v1) and act on them
     #[arg(long)]
     pub vertical_pod_autoscaler: bool,
+    /// Define the kinds of the Gateway API where nobody has; the ingress acts on them
+    #[arg(long)]
+    pub gateway_api: bool,
     /// How often each HorizontalPodAutoscaler is looked at
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = positive_duration)]
     horizontal_pod_autoscaler_sync_period: Duration,

@@ -92,9 +92,21 @@ pub struct Kubelet {
     /// Age before which an ended container stays
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub minimum_container_ttl_duration: String,
+    /// Port of cAdvisor's page and JSON, open to whoever reaches it; 0 turns it off
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub cadvisor_port: u16,
+    /// Address of that port
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub cadvisor_address: IpAddr,
+    /// Port on 127.0.0.1 where static pods are submitted over HTTPS; 0 turns it off
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub manifest_server_port: u16,
     #[command(flatten)]
     pub fields: Fields,
 }
+
+/// Where static pods are looked for when nothing names another place and this one is there.
+const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
 /// The flags of the table that were given.
 #[derive(Debug, Clone, Default)]
@@ -160,7 +172,23 @@ fn value(form: Form, text: &str) -> Result<Value> {
             pairs('=')?.into_iter().map(gate).collect::<Result<serde_json::Map<_, _>>>()?.into()
         }
         Form::Taints => parts().map(taint).collect::<Result<_>>()?,
+        Form::ReservedMemory => {
+            let nodes = text.split(';').map(str::trim).filter(|node| !node.is_empty());
+            nodes.map(reserved_memory).collect::<Result<_>>()?
+        }
     })
+}
+
+fn reserved_memory(text: &str) -> Result<Value> {
+    let format = || format!("the reserved memory has incorrect format {text:?}: use NODE:KIND=AMOUNT,…");
+    let (node, limits) = text.split_once(':').with_context(format)?;
+    let node: u32 = node.trim().parse().with_context(format)?;
+    let limit = |part: &str| {
+        let (kind, amount) = part.split_once('=').with_context(format)?;
+        Ok((kind.trim().to_string(), json!(amount.trim())))
+    };
+    let limits = limits.split(',').map(limit).collect::<Result<serde_json::Map<_, _>>>()?;
+    Ok(json!({ "numaNode": node, "limits": limits }))
 }
 
 fn taint(text: &str) -> Result<Value> {
@@ -246,13 +274,17 @@ impl Kubelet {
     /// As the agent that this kubelet is.
     pub fn agent(&self) -> Result<flags::Agent> {
         self.check_others()?;
-        let configuration = self.configuration()?;
+        let mut configuration = self.configuration()?;
+        use_default_manifests(&mut configuration, Path::new(MANIFESTS));
         // Said before anything starts.
         configuration.apply(&mut kubelet::Config::default()).map_err(anyhow::Error::msg)?;
         let mut agent = flags::Agent::of_kubelet(self.data.clone())?;
         let text = |field: &str| configuration.get(field).and_then(Value::as_str).map(str::to_string);
         agent.node.node_name = self.hostname_override.clone();
         agent.node.node_ip = self.node_ip.clone();
+        agent.node.cadvisor_port = self.cadvisor_port;
+        agent.node.cadvisor_address = self.cadvisor_address;
+        agent.node.manifest_server_port = self.manifest_server_port;
         agent.node.container_runtime_endpoint = text("containerRuntimeEndpoint").filter(|t| !t.is_empty());
         agent.node.kubelet = flags::KubeletSettings {
             labels: labels(&self.node_labels)?,
@@ -286,6 +318,13 @@ impl Kubelet {
         agent.join.token_of_kubeconfig = Some(token);
         agent.join.ca_file = Some(authority);
         Ok(())
+    }
+}
+
+/// An empty `staticPodPath` turns it off.
+fn use_default_manifests(configuration: &mut Configuration, directory: &Path) {
+    if configuration.get("staticPodPath").is_none() && directory.is_dir() {
+        configuration.set("staticPodPath", json!(directory));
     }
 }
 
@@ -388,6 +427,29 @@ mod tests {
         check(&["--fail-swap-on", "-v", "2"], "failSwapOn", json!(true));
     }
 
+    #[test]
+    fn static_pods_are_looked_for_where_kubeadm_puts_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let check = |arguments: &[&str], directory: &Path, expected: Option<Value>| {
+            let mut configuration = parse(arguments).configuration().expect("a configuration");
+            use_default_manifests(&mut configuration, directory);
+            assert_eq!(configuration.get("staticPodPath"), expected.as_ref(), "{arguments:?}");
+        };
+        check(&[], directory.path(), Some(json!(directory.path())));
+        check(&[], &directory.path().join("none"), None);
+        check(&["--pod-manifest-path=/other"], directory.path(), Some(json!("/other")));
+        check(&["--pod-manifest-path="], directory.path(), Some(json!("")));
+    }
+
+    #[test]
+    fn ports_beyond_upstreams_are_off_and_on_loopback() {
+        let plain = parse(&[]);
+        assert_eq!((plain.cadvisor_port, plain.manifest_server_port), (0, 0));
+        let agent = parse(&["--cadvisor-port=4194", "--manifest-server-port=7000"]).agent().expect("an agent");
+        assert!(agent.node.cadvisor_address.is_loopback());
+        assert_eq!((agent.node.cadvisor_port, agent.node.manifest_server_port), (4194, 7000));
+    }
+
     /// Those of upstream's kubelet 1.35, without what it says it has by mistake (cAdvisor's).
     const UPSTREAM: &str = "address allowed-unsafe-sysctls anonymous-auth authentication-token-webhook \
         authentication-token-webhook-cache-ttl authorization-mode authorization-webhook-cache-authorized-ttl \
@@ -451,6 +513,7 @@ mod tests {
         check(&["--max-pods=x"], "--max-pods: \"x\" is not a number");
         check(&["--register-with-taints=a"], "--register-with-taints: \"a\" is not KEY=VALUE:EFFECT");
         check(&["--cpu-manager-policy=magic"], "cpuManagerPolicy: magic is not supported");
+        check(&["--reserved-memory=0"], "the reserved memory has incorrect format \"0\"");
         check(&["--cloud-provider=external"], "--cloud-provider: external is not supported");
         check(&["--feature-gates=A=true"], "featureGates: unrecognized feature gate: A");
         let providers = ["--image-credential-provider-config=/nowhere", "--image-credential-provider-bin-dir=/nowhere"];

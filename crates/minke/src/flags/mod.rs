@@ -240,6 +240,15 @@ pub struct Node {
     /// URL of static pod manifests
     #[arg(long, value_name = "URL")]
     pub manifest_url: Option<String>,
+    /// Port of cAdvisor's page and JSON, open to whoever reaches it; 0 turns it off
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub cadvisor_port: u16,
+    /// Address of that port
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub cadvisor_address: IpAddr,
+    /// Port on 127.0.0.1 where static pods are submitted over HTTPS; 0 turns it off
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub manifest_server_port: u16,
     /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) for the kubelet of this node; wins over the flags here
     #[arg(long, value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,

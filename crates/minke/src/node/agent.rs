@@ -207,6 +207,9 @@ impl Node {
             client_ca_pem: self.client_ca.clone().into_bytes(),
             manifest_dir: self.flags.pod_manifest_path.clone(),
             manifest_url: self.flags.manifest_url.clone(),
+            cadvisor_port: self.flags.cadvisor_port,
+            cadvisor_address: self.flags.cadvisor_address,
+            manifest_server_port: self.flags.manifest_server_port,
             endpoint_drain: Some(gate),
             local_storage: self.local_storage == Choice::Minke,
             ..kubelet::Config::default()

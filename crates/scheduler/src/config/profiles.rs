@@ -309,26 +309,26 @@ mod tests {
     #[test]
     fn every_extension_point_has_its_plugins() {
         for (point, wanted) in [
-            ("preEnqueue", "SchedulingGates"),
+            ("preEnqueue", "SchedulingGates DynamicResources"),
             (
                 "preFilter",
                 "NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone \
-                 PodTopologySpread InterPodAffinity",
+                 PodTopologySpread InterPodAffinity DynamicResources",
             ),
             (
                 "filter",
                 "NodeUnschedulable NodeName TaintToleration NodeAffinity NodePorts NodeResourcesFit VolumeRestrictions \
-                 NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity",
+                 NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity DynamicResources",
             ),
-            ("postFilter", "DefaultPreemption"),
+            ("postFilter", "DynamicResources DefaultPreemption"),
             (
                 "preScore",
                 "TaintToleration NodeAffinity NodeResourcesFit PodTopologySpread InterPodAffinity \
-                 NodeResourcesBalancedAllocation",
+                 DynamicResources NodeResourcesBalancedAllocation",
             ),
-            ("reserve", "VolumeBinding"),
+            ("reserve", "VolumeBinding DynamicResources"),
             ("permit", ""),
-            ("preBind", "VolumeBinding"),
+            ("preBind", "VolumeBinding DynamicResources"),
             ("bind", "DefaultBinder"),
             ("postBind", ""),
         ] {
@@ -358,12 +358,12 @@ mod tests {
             first,
             "filter",
             "InterPodAffinity NodePorts NodeUnschedulable TaintToleration NodeAffinity NodeResourcesFit \
-             VolumeRestrictions NodeVolumeLimits VolumeBinding PodTopologySpread",
+             VolumeRestrictions NodeVolumeLimits VolumeBinding PodTopologySpread DynamicResources",
         );
         let without = "profiles: [{plugins: {postFilter: {disabled: [{name: DefaultPreemption}]}, \
             preEnqueue: {disabled: [{name: SchedulingGates}]}}}]";
-        check_point(without, "postFilter", "");
-        check_point(without, "preEnqueue", "");
+        check_point(without, "postFilter", "DynamicResources");
+        check_point(without, "preEnqueue", "DynamicResources");
         for (plugins, wanted) in [
             ("score: {enabled: [{name: NodeName}]}", "score: plugin \"NodeName\" does not extend ScorePlugin plugin"),
             ("bind: {enabled: [{name: NodePorts}]}", "bind: plugin \"NodePorts\" does not extend BindPlugin plugin"),

@@ -170,6 +170,11 @@ impl<'a> PodSignature<'a> {
     pub fn claims(&mut self) {
         self.unsignable |= !self.pod.claims.is_empty();
     }
+
+    /// So are ResourceClaims, whose devices are given one pod at a time.
+    pub fn resource_claims(&mut self) {
+        self.unsignable |= self.pod.has_resource_claims;
+    }
 }
 
 /// Neither the pod itself, nor a pod on a node, nor a Service or owner that selects it.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceClaim};
 
 use crate::pod_info::PodInfo;
 
@@ -32,6 +32,12 @@ pub enum ClusterEvent {
     CsiDriver,
     CsiStorageCapacity,
     Namespace,
+    ResourceClaim {
+        was: Option<Arc<ResourceClaim>>,
+        now: Option<Arc<ResourceClaim>>,
+    },
+    ResourceSlice,
+    DeviceClass,
 }
 
 /// Whether an event may make a pod schedulable.
@@ -68,6 +74,9 @@ impl ClusterEvent {
             ClusterEvent::CsiDriver => ("storage.k8s.io/CSIDriver", action),
             ClusterEvent::CsiStorageCapacity => ("storage.k8s.io/CSIStorageCapacity", action),
             ClusterEvent::Namespace => ("Namespace", action),
+            ClusterEvent::ResourceClaim { .. } => ("resource.k8s.io/ResourceClaim", action),
+            ClusterEvent::ResourceSlice => ("resource.k8s.io/ResourceSlice", action),
+            ClusterEvent::DeviceClass => ("resource.k8s.io/DeviceClass", action),
         }
     }
 }

@@ -18,9 +18,10 @@ use crate::{
     pod_info::{PendingPod, PodInfo},
 };
 
-/// PreEnqueue: whether the pod may be tried at all. Asked again when the pod changes.
+/// PreEnqueue: whether the pod may be tried at all. Asked again when the pod changes; a pod that a plugin with
+/// `EnqueueExtensions` turns down is tried after an event that helps it.
 pub trait PreEnqueuePlugin: Send + Sync {
-    fn pre_enqueue(&self, pod: &PendingPod) -> Result<(), Status>;
+    fn pre_enqueue(&self, cluster: &Cluster, pod: &PendingPod) -> Result<(), Status>;
 }
 
 /// The place of a pod in the active queue: smaller goes first, then the order of arrival.
@@ -102,7 +103,14 @@ pub enum PostFilterResult {
         message: String,
         clear_nomination: bool,
     },
+    /// Something is done in the cluster, after which the pod may do better. The other plugins are asked too.
+    Act {
+        message: String,
+        work: PostFilterWork,
+    },
 }
+
+pub type PostFilterWork = Box<dyn FnOnce(&Handle) -> BoxFuture<'static, Result<(), ApiError>> + Send>;
 
 /// PostFilter: what to do about a pod that no node will take.
 pub trait PostFilterPlugin: Send + Sync {

@@ -15,7 +15,7 @@ pub use events::{ClusterEvent, EventLabel, NodeChange, QueueingHint, node_label}
 pub use extension_points::*;
 pub use handle::Handle;
 pub use plugin::{ExtensionPoint, Plugin};
-pub use profile::{EXTENDER_ROW, Enabled, PluginSet, Profile, Refusal};
+pub use profile::{EXTENDER_ROW, Enabled, PluginSet, Profile, Readiness, Refusal};
 pub use status::{Code, Status};
 pub use waiting_pods::{Rejection, WaitingPods};
 

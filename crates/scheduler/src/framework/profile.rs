@@ -58,12 +58,41 @@ pub struct Profile {
     pub sign: Option<Vec<Enabled<dyn SignPlugin>>>,
 }
 
+/// Whether a pod may be tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    /// Until something happens that these plugins say helps.
+    WaitsForEvent(PluginSet),
+    /// Until the pod changes.
+    Gated,
+}
+
+impl Readiness {
+    /// The plugins that say which events help.
+    pub fn waits_for(self) -> PluginSet {
+        match self {
+            Self::WaitsForEvent(plugins) => plugins,
+            Self::Ready | Self::Gated => PluginSet::default(),
+        }
+    }
+}
+
 /// A refusal, with the row and name of the plugin it comes from.
 pub type Refusal = (usize, &'static str, Status);
 
 impl Profile {
-    pub fn run_pre_enqueue(&self, pod: &PendingPod) -> Result<(), Refusal> {
-        self.pre_enqueue.iter().try_for_each(|p| p.plugin.pre_enqueue(pod).map_err(|status| (p.row, p.name, status)))
+    pub fn run_pre_enqueue(&self, cluster: &Cluster, pod: &PendingPod) -> Readiness {
+        let mut plugins = self.pre_enqueue.iter();
+        match plugins.find(|enabled| enabled.plugin.pre_enqueue(cluster, pod).is_err()) {
+            None => Readiness::Ready,
+            Some(by) if self.enqueue_extensions.iter().any(|enabled| enabled.row == by.row) => {
+                let mut plugins = PluginSet::default();
+                plugins.insert(by.row);
+                Readiness::WaitsForEvent(plugins)
+            }
+            Some(_) => Readiness::Gated,
+        }
     }
 
     /// Whether a pod that these plugins turned down may do better after `event`.

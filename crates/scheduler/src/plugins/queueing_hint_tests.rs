@@ -60,6 +60,32 @@ fn claim(key: &str) -> Happening {
     bare(ClusterEvent::Claim(key.into()))
 }
 
+/// A claim of the pod that wants claim `data`, before and after; by what its status says of an allocation.
+fn resource_claim(name: &str, was: Option<bool>, now: Option<bool>) -> Happening {
+    let claim = |has: bool| {
+        let mut claim = json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {}});
+        if has {
+            claim["status"] = json!({"allocation": {}});
+        }
+        Arc::new(serde_json::from_value(claim).unwrap())
+    };
+    let (was, now) = (was.map(claim), now.map(claim));
+    let mut cluster = Cluster::default();
+    cluster.devices.set_claim(
+        "default/data",
+        Some(Arc::new(
+            serde_json::from_value(json!({"metadata": {"uid": "data"},
+        "spec": {}}))
+            .unwrap(),
+        )),
+    );
+    (cluster, ClusterEvent::ResourceClaim { was, now })
+}
+
+fn with_devices() -> PendingPod {
+    pod(json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "data"}]}))
+}
+
 fn with_spec(mut node: Value, spec: Value) -> Value {
     node["spec"] = spec;
     node
@@ -163,6 +189,20 @@ fn rows() -> Vec<(&'static str, PendingPod, Happening, bool)> {
         ("NodeVolumeLimits", claiming("data"), gone(plain()), false),
         ("NodeVolumeLimits", claiming("data"), bare(ClusterEvent::CsiNode), true),
         ("NodeVolumeLimits", claiming("data"), became(node("n"), zone("1")), false),
+        ("DynamicResources", with_devices(), resource_claim("data", None, Some(false)), true),
+        ("DynamicResources", with_devices(), resource_claim("data", Some(false), Some(true)), true),
+        ("DynamicResources", with_devices(), resource_claim("data", Some(false), Some(false)), false),
+        ("DynamicResources", with_devices(), resource_claim("other", None, Some(false)), false),
+        ("DynamicResources", with_devices(), resource_claim("other", Some(false), Some(true)), false),
+        ("DynamicResources", with_devices(), resource_claim("other", Some(true), Some(false)), true),
+        ("DynamicResources", with_devices(), resource_claim("other", Some(true), None), true),
+        ("DynamicResources", with_devices(), bare(ClusterEvent::ResourceSlice), true),
+        ("DynamicResources", with_devices(), bare(ClusterEvent::DeviceClass), true),
+        ("DynamicResources", with_devices(), added(node("n")), true),
+        ("DynamicResources", with_devices(), became(node("n"), zone("1")), true),
+        ("DynamicResources", with_devices(), became(tainted(&["k"]), node("n")), false),
+        ("DynamicResources", with_devices(), gone(with_devices()), true),
+        ("DynamicResources", with_devices(), gone(plain()), false),
         ("PodTopologySpread", spread(), placed(app("default", "p")), true),
         ("PodTopologySpread", spread(), placed(app("default", "q")), false),
         ("PodTopologySpread", spread(), placed(app("other", "p")), false),

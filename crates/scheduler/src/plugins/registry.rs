@@ -84,6 +84,10 @@ const IN_TREE: &[Row] = &[
         .weight(2)
         .arguments(&["hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods"])
         .check(plugin_args::inter_pod_affinity),
+    Row::new(dynamic_resources::NAME, dynamic_resources::new)
+        .weight(2)
+        .arguments(&["filterTimeout", "bindingTimeout"])
+        .check(dynamic_resources::check_arguments),
     Row::new("DefaultPreemption", default_preemption::new)
         .arguments(&["minCandidateNodesPercentage", "minCandidateNodesAbsolute"]),
     Row::new("NodeResourcesBalancedAllocation", node_resources_balanced_allocation::new)

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use crate::{
+    cluster::Cluster,
     framework::{Plugin, PreEnqueuePlugin, Status},
     pod_info::PendingPod,
 };
@@ -15,7 +16,7 @@ pub fn new(_: &Value) -> Result<Plugin, String> {
 }
 
 impl PreEnqueuePlugin for SchedulingGates {
-    fn pre_enqueue(&self, pod: &PendingPod) -> Result<(), Status> {
+    fn pre_enqueue(&self, _: &Cluster, pod: &PendingPod) -> Result<(), Status> {
         let gates: Vec<&str> = pod.scheduling_gates().iter().map(|gate| gate.name.as_str()).collect();
         if gates.is_empty() {
             return Ok(());
@@ -34,7 +35,7 @@ mod tests {
     #[test]
     fn every_gate_holds_the_pod_back() {
         let check = |gates: Value, wanted: Result<(), &str>| {
-            let found = SchedulingGates.pre_enqueue(&pod(json!({"schedulingGates": gates})));
+            let found = SchedulingGates.pre_enqueue(&Cluster::default(), &pod(json!({"schedulingGates": gates})));
             assert_eq!(found.map_err(|status| status.message()), wanted.map_err(str::to_string));
         };
         check(json!(null), Ok(()));

@@ -171,7 +171,7 @@ fn opinions(plugins: &[(&str, Plugin)], profile: &Profile, cluster: &Cluster, po
                     let victims: Vec<_> = candidate.victims.iter().map(|victim| &victim.key).collect();
                     format!("{} {victims:?}", candidate.node)
                 }
-                PostFilterResult::Unschedulable { message, .. } => message,
+                PostFilterResult::Unschedulable { message, .. } | PostFilterResult::Act { message, .. } => message,
             });
         }
     }
@@ -190,6 +190,7 @@ fn extra_changes() -> Vec<Value> {
         json!({"spec": {"resources": {"requests": {"cpu": "4"}}}}),
         json!({"spec": {"tolerations": [{"key": "t", "operator": "Exists", "value": ""}]}}),
         json!({"spec": {"tolerations": [{}, {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]}}),
+        json!({"spec": {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}}),
         json!({"spec": {"volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}]}}),
     ]
 }

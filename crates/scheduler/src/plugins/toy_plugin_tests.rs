@@ -50,7 +50,7 @@ fn asks(pod: &PodInfo, what: &str) -> bool {
 }
 
 impl PreEnqueuePlugin for Toy {
-    fn pre_enqueue(&self, pod: &PendingPod) -> Result<(), Status> {
+    fn pre_enqueue(&self, _: &Cluster, pod: &PendingPod) -> Result<(), Status> {
         record(pod, "PreEnqueue");
         if asks(pod, "gate") { Err(Status::unschedulable("gated")) } else { Ok(()) }
     }
@@ -255,8 +255,8 @@ async fn a_gated_pod_and_a_refused_one_go_no_further() {
     server.until("the condition", |s| message(s, "refused").is_some()).await;
     assert_eq!(
         message(&server, "refused").unwrap(),
-        "0/2 nodes are available: 2 node(s) didn't please the toy. preemption: 0/2 nodes are available: 2 No preemption \
-         victims found for incoming pod., toy: nothing helps"
+        "0/2 nodes are available: 2 node(s) didn't please the toy. no new claims to deallocate, preemption: 0/2 nodes \
+         are available: 2 No preemption victims found for incoming pod., toy: nothing helps"
     );
     assert_eq!(calls("refused")[..5], ["PreEnqueue", "QueueSort", "PreFilter", "Filter", "PostFilter"]);
     assert!(!calls("refused").contains(&"Reserve"));

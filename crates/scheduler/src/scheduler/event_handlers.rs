@@ -80,6 +80,24 @@ impl Scheduler {
                 put(&mut cluster.disruption_budgets, &change.key, change.new);
                 cluster.objects_version += 1;
             }
+            InformerEvent::DeviceClass(change) => {
+                let action = action(&change);
+                put(&mut cluster.devices.classes, &change.key, change.new);
+                cluster.objects_version += 1;
+                self.wake_for(&ClusterEvent::DeviceClass, action);
+            }
+            InformerEvent::ResourceSlice(change) => {
+                let action = action(&change);
+                cluster.devices.set_slice(&change.key, change.new);
+                cluster.objects_version += 1;
+                self.wake_for(&ClusterEvent::ResourceSlice, action);
+            }
+            InformerEvent::ResourceClaim(change) => {
+                let action = action(&change);
+                cluster.devices.set_claim(&change.key, change.new.clone());
+                cluster.objects_version += 1;
+                self.wake_for(&ClusterEvent::ResourceClaim { was: change.old, now: change.new }, action);
+            }
         }
     }
 
@@ -123,11 +141,11 @@ impl Scheduler {
         if self.in_flight.contains_key(&info.key) || self.cluster.cache.is_assumed(&info.key) {
             return;
         }
-        let gated = profile.run_pre_enqueue(&info).is_err();
+        let readiness = profile.run_pre_enqueue(&self.cluster, &info);
         if let Some(node) = info.nominated_node_name() {
             self.cluster.cache.nominate(info.info(), node);
         }
-        self.queue.add(Arc::new(info), gated, self.handle.env.monotonic());
+        self.queue.add(Arc::new(info), readiness, self.handle.env.monotonic());
     }
 
     fn pod_placed(&mut self, info: Arc<PodInfo>) {

@@ -10,7 +10,7 @@ use crate::{
     diagnosis::Diagnosis,
     equivalence_class::{Choice, class_hash},
     extender::Extenders,
-    framework::{Candidate, Code, CycleState, PostFilterPlugin, Profile},
+    framework::{Candidate, Code, CycleState, PostFilterPlugin, PostFilterWork, Profile},
     pod_info::{PendingPod, PodInfo},
     queue::QueuedPodInfo,
     scheduler::binding_cycle::Outcome,
@@ -48,7 +48,7 @@ impl Scheduler {
         let mut diagnosis = Diagnosis::new(self.cluster.cache.len());
         match self.extenders.filter(&self.cluster, &pod.info, feasible, &mut diagnosis).await {
             Ok(feasible) if feasible.is_empty() => {
-                let nothing = Remedy::Nothing { message: String::new(), clear_nomination: false };
+                let nothing = Remedy::Nothing { message: String::new(), clear_nomination: false, works: Vec::new() };
                 self.refuse(&profile, pod, diagnosis, nothing);
             }
             Ok(feasible) => {
@@ -103,7 +103,8 @@ impl Scheduler {
                 let node = self.preempt(&*plugin, &pod, candidate);
                 self.park(profile, pod, Arc::new(diagnosis), Some(node));
             }
-            Remedy::Nothing { message, clear_nomination } => {
+            Remedy::Nothing { message, clear_nomination, works } => {
+                works.into_iter().for_each(|work| self.carry_out(&pod, work));
                 diagnosis.post_filter_message = message;
                 if clear_nomination {
                     self.cluster.cache.withdraw_nomination(&pod.info.key);
@@ -115,6 +116,17 @@ impl Scheduler {
                 self.park(profile, pod, diagnosis, clear_nomination.then(String::new));
             }
         }
+    }
+
+    /// What may help the pod later, in a task of its own.
+    fn carry_out(&self, pod: &QueuedPodInfo, work: PostFilterWork) {
+        let (work, pod) = (work(&self.handle), pod.info.info());
+        self.handle.env.spawn(async move {
+            if let Err(error) = work.await {
+                // The pod is tried again when something changes; then so is this.
+                tracing::warn!(pod = pod.key, uid = pod.uid(), %error, "couldn't do what may help a pod");
+            }
+        });
     }
 
     /// Sends the victims away and holds their node for the pod; returns its name.
@@ -183,9 +195,12 @@ async fn agreed(extenders: Extenders, pod: Arc<PendingPod>, remedy: Remedy) -> R
             Some(best) => Remedy::Nominate(plugin, best),
             None => {
                 let message = "preemption: no extender agreed to a node".to_string();
-                Remedy::Nothing { message, clear_nomination: true }
+                Remedy::Nothing { message, clear_nomination: true, works: Vec::new() }
             }
         },
-        Err(error) => Remedy::Nothing { message: format!("preemption: {error}"), clear_nomination: false },
+        Err(error) => {
+            let message = format!("preemption: {error}");
+            Remedy::Nothing { message, clear_nomination: false, works: Vec::new() }
+        }
     }
 }

@@ -112,6 +112,19 @@ impl Server {
         Ok(json!({"kind": "Status", "status": "Success"}))
     }
 
+    fn replace(&self, plural: &str, key: &str, subresource: &[&str], body: &Value) -> Result<Value, ApiError> {
+        let mut object = self.get(plural, key).ok_or_else(|| ApiError::not_found("", plural, key))?;
+        if object["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
+            return Err(ApiError::conflict("", plural, key, "the object has been modified"));
+        }
+        match subresource {
+            [field] => object[*field] = body[*field].clone(),
+            _ => object["metadata"]["finalizers"] = body["metadata"]["finalizers"].clone(),
+        }
+        self.put(plural, object);
+        self.get(plural, key).ok_or_else(|| ApiError::not_found("", plural, key))
+    }
+
     fn patch(&self, plural: &str, key: &str, body: &Value) -> Result<Value, ApiError> {
         let mut object = self.get(plural, key).ok_or_else(|| ApiError::not_found("", plural, key))?;
         let mut body = body.clone();
@@ -121,6 +134,18 @@ impl Server {
             all.retain(|c| c["type"] != condition["type"]);
             all.push(condition.clone());
             object["status"]["conditions"] = json!(all);
+        }
+        // Strategic: consumers that go.
+        for consumer in body["status"]
+            .as_object_mut()
+            .and_then(|s| s.remove("reservedFor"))
+            .iter()
+            .flat_map(|r| r.as_array())
+            .flatten()
+        {
+            let mut all = object["status"]["reservedFor"].as_array().cloned().unwrap_or_default();
+            all.retain(|c| c["uid"] != consumer["uid"]);
+            object["status"]["reservedFor"] = json!(all);
         }
         merge(&mut object, &body);
         self.put(plural, object.clone());
@@ -144,6 +169,7 @@ impl Server {
             (&Method::GET, [plural, name]) => {
                 self.get(plural, &full(name)).ok_or_else(|| ApiError::not_found("", plural, name))
             }
+            (&Method::PUT, [plural, name, rest @ ..]) => self.replace(plural, &full(name), rest, &body),
             (&Method::POST, ["pods", name, "binding"]) => self.bind(&full(name), &body),
             (&Method::PATCH, [plural, name, ..]) => self.patch(plural, &full(name), &body),
             (&Method::DELETE, [plural, name]) => {

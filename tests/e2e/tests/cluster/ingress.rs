@@ -1,4 +1,4 @@
-//! The built-in ingress with real packets: stock curl over HTTP and HTTPS to a Deployment, by host and path.
+//! The built-in ingress with real packets: stock curl over HTTP and HTTPS to a Deployment, by Ingress and by Gateway.
 
 use std::{
     path::Path,
@@ -115,4 +115,44 @@ fn an_ingress_leads_from_outside_to_a_deployment() {
     becomes(&status, "503");
     ns.run(&["delete", "ingress", "late"]);
     becomes(&status, "404");
+}
+
+#[test]
+fn a_gateway_leads_from_outside_to_a_deployment() {
+    let ns = kubectl().namespace("gateway");
+    let ((http, _), host) = (ports(), "web.gateway.test");
+    ns.apply(&web("web", 1));
+    eventually("the kinds are there", || {
+        let class =
+            ns.run(&["get", "gatewayclasses.gateway.networking.k8s.io", "minke", "--ignore-not-found", "-o", "name"]);
+        if class.contains("minke") { Ok(()) } else { Err(class) }
+    });
+    ns.apply(
+        "---\n{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: g}, spec: {gatewayClassName: minke,\
+         listeners: [{name: http, port: 80, protocol: HTTP, hostname: '*.gateway.test'}]}}\n\
+         ---\n{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: web}, spec: {\
+         parentRefs: [{name: g}], hostnames: [web.gateway.test], rules: [\
+         {matches: [{path: {type: PathPrefix, value: /old}}], filters: [{type: RequestRedirect, requestRedirect: {\
+         statusCode: 301, path: {type: ReplacePrefixMatch, replacePrefixMatch: /new}}}]},\
+         {backendRefs: [{name: web, port: 80}], filters: [{type: ResponseHeaderModifier, responseHeaderModifier: {\
+         set: [{name: x-route, value: gateway}]}}]}]}}\n",
+    );
+    ns.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
+    ns.run(&["wait", "gateway/g", "--for=condition=Programmed", "--timeout=120s"]);
+    let to = format!("{host}:{http}:127.0.0.1");
+    let url = format!("http://{host}:{http}/");
+    becomes(&["--resolve", &to, &url], "web-");
+    let route = curl(&["--resolve", &to, "-o", "/dev/null", "-w", "%header{x-route}", &url]);
+    assert_eq!(route.as_deref(), Ok("gateway"));
+    let moved = format!("{url}old/a");
+    becomes(
+        &["--resolve", &to, "-o", "/dev/null", "-w", "%{http_code} %{redirect_url}", &moved],
+        "301 http://web.gateway",
+    );
+    eventually("the listener counts its route, which is accepted", || {
+        let attached = ns.run(&["get", "gateway", "g", "-o", "jsonpath={.status.listeners[0].attachedRoutes}"]);
+        let accepted = "jsonpath={.status.parents[0].conditions[?(@.type=='Accepted')].status}";
+        let accepted = ns.run(&["get", "httproute", "web", "-o", accepted]);
+        if (attached.as_str(), accepted.as_str()) == ("1", "True") { Ok(()) } else { Err((attached, accepted)) }
+    });
 }

@@ -9,7 +9,7 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::columns::{age, age_of, name, name_of},
-        resource::validation::class_spec,
+        resource::{disabled_fields, validation::class_spec},
     },
 };
 
@@ -17,12 +17,16 @@ use crate::{
 pub struct DeviceClass;
 
 impl Behavior for DeviceClass {
-    fn is_acted_upon(&self) -> bool {
-        false
-    }
-
     fn returns_deleted(&self) -> bool {
         true
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        disabled_fields::class_spec(&mut object["spec"], &Value::Null);
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value) {
+        disabled_fields::class_spec(&mut object["spec"], &old["spec"]);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

@@ -9,12 +9,16 @@ use crate::{
     field::{ErrorList, Path},
     kinds::{
         Behavior, Column,
+        behavior::{keep_field, reset_to_old},
         common::{
             access::{default_to, each, existing_mut, int_at, is_set, part, part_mut, text},
             checks,
             columns::{age, age_of, deleting, name, name_of, string},
         },
-        resource::validation::{claim_spec, claim_status},
+        resource::{
+            disabled_fields,
+            validation::{claim_spec, claim_status},
+        },
     },
 };
 
@@ -39,10 +43,6 @@ pub fn default_claim_spec(spec: &mut Value) {
 pub struct ResourceClaim;
 
 impl Behavior for ResourceClaim {
-    fn is_acted_upon(&self) -> bool {
-        false
-    }
-
     fn returns_deleted(&self) -> bool {
         true
     }
@@ -55,6 +55,17 @@ impl Behavior for ResourceClaim {
 
     fn prepare_create(&self, object: &mut Value) {
         object["status"] = json!({});
+        disabled_fields::claim_spec(&mut object["spec"], &Value::Null);
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value) {
+        keep_field(object, old, "status");
+        disabled_fields::claim_spec(&mut object["spec"], &old["spec"]);
+    }
+
+    fn prepare_status_update(&self, object: &mut Value, old: &Value) {
+        reset_to_old(object, old, self.status_update_resets());
+        disabled_fields::claim_status(&mut object["status"], &old["status"]);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

@@ -14,7 +14,7 @@ use crate::{
             checks,
             columns::{age, age_of, name, name_of},
         },
-        resource::{resource_claim::default_claim_spec, validation::claim_spec},
+        resource::{disabled_fields, resource_claim::default_claim_spec, validation::claim_spec},
     },
 };
 
@@ -22,10 +22,6 @@ use crate::{
 pub struct ResourceClaimTemplate;
 
 impl Behavior for ResourceClaimTemplate {
-    fn is_acted_upon(&self) -> bool {
-        false
-    }
-
     fn returns_deleted(&self) -> bool {
         true
     }
@@ -34,6 +30,14 @@ impl Behavior for ResourceClaimTemplate {
         if let Some(spec) = part_mut(object, "spec").and_then(|spec| part_mut(spec, "spec")) {
             default_claim_spec(spec);
         }
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        disabled_fields::claim_spec(&mut object["spec"]["spec"], &Value::Null);
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value) {
+        disabled_fields::claim_spec(&mut object["spec"]["spec"], &old["spec"]["spec"]);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

@@ -14,7 +14,7 @@ use crate::{
             checks,
             columns::{age, age_of, name, name_of, string},
         },
-        resource::validation::slice_spec,
+        resource::{disabled_fields, validation::slice_spec},
     },
 };
 
@@ -22,12 +22,16 @@ use crate::{
 pub struct ResourceSlice;
 
 impl Behavior for ResourceSlice {
-    fn is_acted_upon(&self) -> bool {
-        false
-    }
-
     fn returns_deleted(&self) -> bool {
         true
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        disabled_fields::slice_spec(&mut object["spec"], &Value::Null);
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value) {
+        disabled_fields::slice_spec(&mut object["spec"], &old["spec"]);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

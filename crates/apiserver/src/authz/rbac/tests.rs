@@ -108,7 +108,8 @@ async fn components_may_do_their_work_and_no_more() {
     check(ingress.clone(), Method::PATCH, "/apis/networking.k8s.io/v1/namespaces/default/ingresses/i/status", 200)
         .await;
     check(ingress.clone(), Method::PATCH, "/apis/networking.k8s.io/v1/namespaces/default/ingresses/i", 403).await;
-    check(ingress, Method::POST, "/api/v1/namespaces/default/secrets", 403).await;
+    check(ingress.clone(), Method::POST, "/api/v1/namespaces/default/secrets", 403).await;
+    check(ingress, Method::PATCH, "/apis/gateway.networking.k8s.io/v1/namespaces/default/gateways/g", 403).await;
     check(node.clone(), Method::GET, "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", 200).await;
     check(node.clone(), Method::GET, "/api/v1/pods", 403).await;
     check(node.clone(), Method::GET, "/api/v1/nodes/n1", 200).await;

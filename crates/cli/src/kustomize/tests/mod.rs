@@ -48,3 +48,26 @@ fn what_cannot_be_built_is_refused() {
     let missing = build("nowhere", &MapFiles::default()).unwrap_err();
     assert!(missing.contains("unable to find one of 'kustomization.yaml'"), "{missing}");
 }
+
+#[test]
+fn objects_come_in_the_order_that_is_asked_for() {
+    let check = |options: &str, expected: &[&str]| {
+        let kustomization = format!("resources: [x.yaml]\n{options}");
+        let objects = "kind: Service\nmetadata: {name: s}\n---\nkind: Job\nmetadata: {name: j}\n---\nkind: Namespace\nmetadata: {name: n}\n";
+        let files = MapFiles::new(&[("kustomization.yaml", kustomization.as_str()), ("x.yaml", objects)]);
+        let made = build(".", &files);
+        let kinds: Vec<String> = match made {
+            Ok(built) => built.objects.iter().map(|o| o["kind"].as_str().unwrap_or_default().to_string()).collect(),
+            Err(why) => vec![why],
+        };
+        assert_eq!(kinds, expected, "{options}");
+    };
+    check("", &["Namespace", "Service", "Job"]);
+    check("sortOptions: {order: fifo}", &["Service", "Job", "Namespace"]);
+    check("sortOptions: {order: legacy}", &["Namespace", "Service", "Job"]);
+    check(
+        "sortOptions: {order: legacy, legacySortOptions: {orderFirst: [Job], orderLast: [Namespace]}}",
+        &["Job", "Service", "Namespace"],
+    );
+    check("sortOptions: {order: up}", &["the field 'sortOptions.order' must be one of [fifo, legacy]"]);
+}

@@ -65,21 +65,79 @@ async fn reconcile(session: &Session, matches: &Matches) -> Result<()> {
             "RoleBinding" | "ClusterRoleBinding" => ("subjects", matches.bool("remove-extra-subjects")),
             _ => continue,
         };
-        let object = one(session, &info, field, remove, operation.dry_run).await?;
+        let live = match info.get(session).await {
+            Ok(live) => Some(live),
+            Err(failure) if failure.is_not_found() => None,
+            Err(failure) => return Err(failure),
+        };
+        session.output.error_bytes(report(&info, live.as_ref(), field, remove).as_bytes());
+        let object = one(session, &info, live, field, remove, operation.dry_run).await?;
         operation.print(session, &info, &object, "reconciled")?;
     }
     Ok(())
 }
 
-async fn one(session: &Session, info: &Info, field: &str, remove: bool, dry_run: DryRun) -> Result<Value> {
+/// What an attempt would do, in kubectl's words.
+fn report(info: &Info, live: Option<&Value>, field: &str, remove: bool) -> String {
+    let nothing = Value::Null;
+    let list = |object: Option<&Value>| object.map_or(&nothing, |o| &o[field]).clone();
+    let (add, extra) = (missing(&info.object[field], &list(live)), missing(&list(live), &info.object[field]));
+    let verb = match live {
+        None => "create",
+        Some(_) if add.is_empty() && (extra.is_empty() || !remove) => return String::new(),
+        Some(_) => "update",
+    };
+    let mut text = format!("\treconciliation required {verb}\n");
+    let mut lines = |head: String, items: &[Value]| {
+        if !items.is_empty() {
+            text.push_str(&format!("\t{head}:\n"));
+            items.iter().for_each(|item| text.push_str(&format!("\t\t{}\n", shown(item, field))));
+        }
+    };
+    lines(format!("missing {field} added"), &add);
+    lines(format!("extra {field} {}", if remove { "removed" } else { "kept" }), if remove { &extra } else { &[] });
+    text
+}
+
+fn shown(item: &Value, field: &str) -> String {
+    let names: &[(&str, &str)] = match field {
+        "rules" => &[
+            ("Verbs", "verbs"),
+            ("APIGroups", "apiGroups"),
+            ("Resources", "resources"),
+            ("ResourceNames", "resourceNames"),
+            ("NonResourceURLs", "nonResourceURLs"),
+        ],
+        _ => &[("Kind", "kind"), ("APIGroup", "apiGroup"), ("Name", "name"), ("Namespace", "namespace")],
+    };
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        _ if field == "rules" => {
+            let words: Vec<&str> = value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            format!("[{}]", words.join(" "))
+        }
+        _ => String::new(),
+    };
+    let parts: Vec<String> = names.iter().map(|(shown, field)| format!("{shown}:{}", text(&item[field]))).collect();
+    format!("{{{}}}", parts.join(" "))
+}
+
+async fn one(
+    session: &Session,
+    info: &Info,
+    live: Option<Value>,
+    field: &str,
+    remove: bool,
+    dry_run: DryRun,
+) -> Result<Value> {
     let change = Change { session, manager: "kubectl-auth-reconcile", validation: "", dry_run };
-    match info.get(session).await {
-        Ok(live) => match merged(&live, &info.object, field, remove) {
+    match live {
+        Some(live) => match merged(&live, &info.object, field, remove) {
             None => Ok(live),
             Some(object) if dry_run == DryRun::Client => Ok(object),
             Some(object) => change.update(info, &object).await,
         },
-        Err(failure) if failure.is_not_found() => {
+        None => {
             if dry_run == DryRun::Client {
                 return Ok(info.object.clone());
             }
@@ -95,7 +153,6 @@ async fn one(session: &Session, info: &Info, field: &str, remove: bool, dry_run:
             }
             change.create(info, &info.object).await
         }
-        Err(failure) => Err(failure),
     }
 }
 

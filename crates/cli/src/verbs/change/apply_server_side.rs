@@ -5,7 +5,7 @@
 use http::Method;
 use serde_json::Value;
 
-use super::field_validation;
+use super::{apply_migration, field_validation};
 use crate::{
     failure::{Failure, Result},
     flags::Matches,
@@ -41,6 +41,34 @@ pub async fn apply(
         "" => info.path(),
         sub => format!("{}/{sub}", info.path()),
     };
+    let answer = send(session, matches, info, &path, manager, dry_run).await?;
+    // What the server answers shows whether client-side apply was there before.
+    if dry_run == DryRun::None
+        && matches.str("subresource").is_empty()
+        && apply_migration::run(session, info, manager, answer.clone()).await
+    {
+        return match send(session, matches, info, &path, manager, dry_run).await {
+            Ok(object) => Ok((object, "serverside-applied")),
+            Err(failure) => {
+                session.output.warn(&format!(
+                    "Warning: failed to re-apply configuration after performing Server-Side Apply migration. This is non-fatal and will be retried next time you apply. Error: {}",
+                    failure.text()
+                ));
+                Ok((answer, "serverside-applied"))
+            }
+        };
+    }
+    Ok((answer, "serverside-applied"))
+}
+
+async fn send(
+    session: &Session,
+    matches: &Matches,
+    info: &Info,
+    path: &str,
+    manager: &str,
+    dry_run: DryRun,
+) -> Result<Value> {
     let sent = session
         .rest()
         .await?
@@ -54,7 +82,7 @@ pub async fn apply(
         .value()
         .await;
     match sent {
-        Ok(object) => Ok((object, "serverside-applied")),
+        Ok(object) => Ok(object),
         Err(failure) if failure.is_conflict() => Err(Failure::message(format!("{}{CONFLICT_ADVICE}", failure.text()))),
         Err(failure) => Err(failure),
     }

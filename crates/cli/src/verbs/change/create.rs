@@ -8,6 +8,7 @@ use super::{Change, VALIDATE, field_validation};
 use crate::{
     apply,
     command::Command,
+    edit as editor,
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, string},
     printers::{
@@ -22,6 +23,7 @@ use crate::{
 pub const SAVE_CONFIG: &[Flag] =
     &[boolean("save-config", "false", "Keep the configuration in the annotation that apply reads")];
 const FLAGS: &[Flag] = &[
+    boolean("edit", "false", "Edit what is in the files before it is created"),
     string("raw", "", "Path to post to, as it is"),
     string("field-manager", "kubectl-create", "Name of the field manager"),
 ];
@@ -48,6 +50,9 @@ async fn create(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::usage(format!("Unexpected args: [{}]", matches.args.join(" "))));
     }
     if let Some(raw) = matches.opt("raw") {
+        if matches.bool("edit") {
+            return Err(Failure::message("--raw and --edit are mutually exclusive"));
+        }
         let (documents, failures) = selection.documents(session).await?;
         Failure::aggregate(failures)?;
         let body = documents.first().map(|d| d.object.to_string()).unwrap_or_default();
@@ -57,7 +62,13 @@ async fn create(session: &Session, matches: &Matches) -> Result<()> {
         return Ok(());
     }
     let mut operation = Operation::of(session, matches)?;
-    let (infos, mut failures) = selection.select(session).await?;
+    let (mut infos, mut failures) = selection.select(session).await?;
+    if matches.bool("edit") {
+        infos = edited(session, infos)?;
+        if infos.is_empty() {
+            return Ok(());
+        }
+    }
     let mut count = infos.len();
     for info in infos {
         let source = info.source.clone();
@@ -73,6 +84,21 @@ async fn create(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("no objects passed to create"));
     }
     Failure::aggregate(failures)
+}
+
+/// The objects as the person leaves them; none if nothing was changed.
+fn edited(session: &Session, infos: Vec<Info>) -> Result<Vec<Info>> {
+    let mut after = Vec::new();
+    for info in infos {
+        if let Some(value) = editor::edit_value(session, &info.object, "")? {
+            let name = crate::resource::metadata(&value, "name").to_string();
+            after.push(Info { name, object: value, ..info });
+        }
+    }
+    if after.is_empty() {
+        session.output.warn("Edit cancelled, no changes made.");
+    }
+    Ok(after)
 }
 
 /// Also for generated objects.

@@ -2,9 +2,10 @@
 //! A row of `verbs::ROOT`.
 //! Exit code 0 is no difference, 1 is a difference, more is an error.
 
+use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
-use super::{Change, apply, apply_server_side};
+use super::{Change, apply, apply_server_side, prune::Pruning};
 use crate::{
     apply::annotated,
     command::Command,
@@ -56,22 +57,41 @@ async fn compare(session: &Session, matches: &Matches) -> Result<()> {
     }
     let (live, merged) =
         (tempfile::Builder::new().prefix("LIVE-").tempdir()?, tempfile::Builder::new().prefix("MERGED-").tempdir()?);
-    for info in selection.all_or_nothing(session).await? {
-        let before = match info.get(session).await {
-            Ok(object) => Some(object),
-            Err(failure) if failure.is_not_found() => None,
-            Err(failure) => return Err(failure),
-        };
-        let after = would_be(session, matches, &info, before.as_ref()).await?;
-        let group = match info.resource.group.as_str() {
-            "" => String::new(),
-            group => format!("{group}."),
-        };
-        let file = format!("{group}{}.{}.{}.{}", info.resource.version, info.resource.kind, info.namespace, info.name);
-        let keep = matches.bool("show-managed-fields");
+    if matches.bool("force-conflicts") && !matches.bool("server-side") {
+        return Err(Failure::message("--force-conflicts only works with --server-side"));
+    }
+    let pruning = matches.bool("prune").then(|| Pruning::by_kinds(matches, &selection));
+    let keep = matches.bool("show-managed-fields");
+    let at_once = matches.int("concurrency").max(1) as usize;
+    let infos = selection.all_or_nothing(session).await?;
+    let versions = stream::iter(infos)
+        .map(|info| async move {
+            let before = match info.get(session).await {
+                Ok(object) => Some(object),
+                Err(failure) if failure.is_not_found() => None,
+                Err(failure) => return Err(failure),
+            };
+            let after = would_be(session, matches, &info, before.as_ref()).await?;
+            Ok((info, before, after))
+        })
+        .buffered(at_once)
+        .try_collect::<Vec<_>>()
+        .await?;
+    let mut visited = Vec::new();
+    for (mut info, before, after) in versions {
+        info.object = before.clone().unwrap_or_default();
         let (before, after) = masked(&info, before, after);
+        let file = file_name(&info);
         std::fs::write(live.path().join(&file), before.map(|o| shown(o, keep)).unwrap_or_default())?;
         std::fs::write(merged.path().join(&file), shown(after, keep))?;
+        visited.push(info);
+    }
+    // What would go stands on one side only.
+    for info in match &pruning {
+        Some(pruning) => pruning.left_over(session, &visited).await?,
+        None => Vec::new(),
+    } {
+        std::fs::write(live.path().join(file_name(&info)), shown(hidden(&info), true))?;
     }
     session.output.flush();
     let words = std::env::var("KUBECTL_EXTERNAL_DIFF").unwrap_or_default();
@@ -94,6 +114,19 @@ async fn compare(session: &Session, matches: &Matches) -> Result<()> {
         Some(code) => Err(Failure::Exit(code as u8)),
         None => Err(Failure::message(format!("{program} was ended by a signal"))),
     }
+}
+
+fn file_name(info: &Info) -> String {
+    let group = match info.resource.group.as_str() {
+        "" => String::new(),
+        group => format!("{group}."),
+    };
+    format!("{group}{}.{}.{}.{}", info.resource.version, info.resource.kind, info.namespace, info.name)
+}
+
+/// An object of which only one version is shown.
+fn hidden(info: &Info) -> Value {
+    masked(info, None, info.object.clone()).1
 }
 
 fn shown(mut object: Value, keep_managed_fields: bool) -> String {

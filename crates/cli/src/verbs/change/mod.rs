@@ -3,6 +3,7 @@
 //! Every change goes through the API server, with the name of the verb as its field manager.
 
 pub mod apply;
+mod apply_migration;
 mod apply_server_side;
 pub mod create;
 pub mod delete;
@@ -20,7 +21,7 @@ use crate::{
     failure::{Failure, Result},
     flags::{Flag, Matches, string},
     printers::operation::DryRun,
-    resource::Info,
+    resource::{Info, suggestion},
     session::Session,
 };
 
@@ -54,14 +55,22 @@ pub const JSON: &str = "application/json-patch+json";
 impl Change<'_> {
     async fn send(&self, method: Method, path: String, info: &Info, content: &str, body: Vec<u8>) -> Result<Value> {
         let rest = self.session.rest().await?;
-        rest.call(method, path)
+        let answer = rest
+            .call(method, path)
             .query_opt("dryRun", self.dry_run.query())
             .query_opt("fieldManager", self.manager)
             .query_opt("fieldValidation", self.validation)
             .body(content, body)
             .about(&info.resource.qualified(), &info.name)
             .value()
-            .await
+            .await;
+        answer.inspect_err(|failure| {
+            let resource = &info.resource;
+            let kind = (resource.group.as_str(), resource.version.as_str(), resource.kind.as_str());
+            for meant in suggestion::for_fields(kind, &failure.text()) {
+                self.session.output.warn(&meant);
+            }
+        })
     }
 
     pub async fn create(&self, info: &Info, object: &Value) -> Result<Value> {

@@ -13,7 +13,7 @@ use crate::{
         Operation, PRINT,
         operation::{DRY_RUN, DryRun},
     },
-    resource::{FILENAME, Info, Selection},
+    resource::{FILENAME, Info, Selection, files::local_resource},
     run,
     session::Session,
 };
@@ -92,9 +92,19 @@ async fn patch(session: &Session, matches: &Matches) -> Result<()> {
             }
         };
         let done = if before == after { "patched (no change)" } else { "patched" };
-        operation.print(session, &info, &after, done)?;
+        operation.print(session, &answered(&info, &after), &after, done)?;
     }
     Ok(())
+}
+
+/// A subresource may answer with an object of another kind.
+fn answered(info: &Info, after: &Value) -> Info {
+    let (version, kind) =
+        (after["apiVersion"].as_str().unwrap_or_default(), after["kind"].as_str().unwrap_or_default());
+    match kind.is_empty() || kind == info.resource.kind {
+        true => info.clone(),
+        false => Info { resource: std::rc::Rc::new(local_resource(version, kind)), ..info.clone() },
+    }
 }
 
 /// The patch applied here.

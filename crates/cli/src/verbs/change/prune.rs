@@ -45,6 +45,11 @@ const DEFAULT_KINDS: [&str; 16] = [
     "apps/v1/StatefulSet",
 ];
 
+fn allow_list(matches: &Matches) -> Vec<String> {
+    let listed = matches.list("prune-allowlist");
+    if listed.is_empty() { DEFAULT_KINDS.map(str::to_string).to_vec() } else { listed }
+}
+
 pub struct Pruning {
     selector: String,
     namespace: String,
@@ -78,15 +83,26 @@ impl Pruning {
                 "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
             ));
         }
-        let listed = matches.list("prune-allowlist");
         Ok(Self {
             selector: selection.selector.clone(),
             namespace: selection.namespace.clone(),
-            kinds: if listed.is_empty() { DEFAULT_KINDS.map(str::to_string).to_vec() } else { listed },
+            kinds: allow_list(matches),
             cascade: delete::cascade(matches.str("cascade"))?,
             grace_period_seconds: (matches.int("grace-period") >= 0).then(|| matches.int("grace-period")),
             parent,
         })
+    }
+
+    /// For `diff`: without a parent, whatever the selector.
+    pub fn by_kinds(matches: &Matches, selection: &Selection) -> Self {
+        Self {
+            selector: selection.selector.clone(),
+            namespace: selection.namespace.clone(),
+            kinds: allow_list(matches),
+            cascade: "Background",
+            grace_period_seconds: None,
+            parent: None,
+        }
     }
 
     async fn parent_info(&self, session: &Session) -> Result<Option<Info>> {
@@ -162,14 +178,20 @@ impl Pruning {
         info.object["metadata"]["labels"][PART_OF_LABEL] = id.into();
     }
 
-    /// Deletes what is left over.
-    pub async fn after(&self, session: &Session, applied: &[Info], dry_run: DryRun) -> Result<()> {
+    /// What was applied before and is not among `applied`.
+    pub async fn left_over(&self, session: &Session, applied: &[Info]) -> Result<Vec<Info>> {
         let kept: BTreeSet<&str> = applied.iter().map(|i| metadata(&i.object, "uid")).collect();
         let mut candidates = match self.parent_info(session).await? {
             Some(parent) => self.of_set(session, &parent).await?,
             None => self.of_kinds(session, applied).await?,
         };
         candidates.retain(|info| !kept.contains(metadata(&info.object, "uid")));
+        Ok(candidates)
+    }
+
+    /// Deletes what is left over.
+    pub async fn after(&self, session: &Session, applied: &[Info], dry_run: DryRun) -> Result<()> {
+        let candidates = self.left_over(session, applied).await?;
         let plan = delete::Plan {
             grace_period_seconds: self.grace_period_seconds,
             cascade: self.cascade,

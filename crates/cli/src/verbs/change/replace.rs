@@ -69,6 +69,7 @@ async fn replace(session: &Session, matches: &Matches) -> Result<()> {
             cascade: delete::cascade(matches.str("cascade"))?,
             wait: true,
             ignore_not_found: true,
+            word: "deleted",
             ..delete::Plan::default()
         };
         delete::delete_all(session, &plan, &infos, matches.duration("timeout")).await?;

@@ -387,8 +387,6 @@ fn program(value: &mut Value, matches: &Matches) -> Result<()> {
             return Err(Failure::message("invalid interactive mode type, can be only IfAvailable, Never, Always"));
         }
         value["exec"]["interactiveMode"] = mode.into();
-    } else if value["exec"].is_object() && value["exec"]["interactiveMode"].is_null() {
-        value["exec"]["interactiveMode"] = "IfAvailable".into();
     }
     if matches.changed("exec-provide-cluster-info") {
         value["exec"]["provideClusterInfo"] = matches.bool("exec-provide-cluster-info").into();

@@ -3,6 +3,7 @@
 //! A change goes to the file that holds the entry, or to the default one.
 
 mod entries;
+pub mod kuberc;
 mod lists;
 mod properties;
 mod view;

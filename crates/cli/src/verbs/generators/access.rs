@@ -162,7 +162,10 @@ async fn token(session: &Session, matches: &Matches) -> Result<()> {
     let [name] = matches.args.as_slice() else {
         return Err(Failure::usage(format!("exactly one NAME is required, got {}", matches.args.len())));
     };
-    let printer = Printer::of(matches, ALLOWED)?;
+    let mut printer = Printer::of(matches, ALLOWED)?;
+    if let Some(printer) = &mut printer {
+        printer.typed = true;
+    }
     let (namespace, _) = session.namespace()?;
     let mut spec = json!({"audiences": matches.list("audience")});
     if !matches.duration("duration").is_zero() {

@@ -62,7 +62,7 @@ async fn autoscale(session: &Session, matches: &Matches) -> Result<()> {
             },
             &info.object,
         );
-        let mut operation = Operation::of(session, matches)?;
+        let mut operation = Operation::of(session, matches)?.typed();
         if operation.dry_run != DryRun::Client {
             operation = operation.saying("autoscaled");
         }

@@ -67,7 +67,7 @@ async fn expose(session: &Session, matches: &Matches) -> Result<()> {
             },
             &info.object,
         );
-        let mut operation = Operation::of(session, matches)?.saying("exposed");
+        let mut operation = Operation::of(session, matches)?.typed().saying("exposed");
         let mut place = info_of(session, made.map_err(Failure::Message)?, operation.dry_run).await?;
         super::run::override_object(&mut place, matches)?;
         create_one(session, matches, &mut operation, place).await?;

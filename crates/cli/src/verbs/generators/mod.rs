@@ -73,7 +73,7 @@ pub fn given_namespace(session: &Session) -> Result<Option<String>> {
 /// Sends what was made, and prints it.
 pub async fn create(session: &Session, matches: &Matches, made: std::result::Result<Value, String>) -> Result<()> {
     let object = made.map_err(Failure::Message)?;
-    let mut operation = Operation::of(session, matches)?;
+    let mut operation = Operation::of(session, matches)?.typed();
     let info = info_of(session, object, operation.dry_run).await?;
     let what = match info.resource.kind.as_str() {
         "Namespace" | "Role" | "ClusterRole" => String::new(),

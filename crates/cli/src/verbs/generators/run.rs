@@ -87,7 +87,7 @@ async fn run_pod(session: &Session, matches: &Matches) -> Result<()> {
     if tty && !stdin {
         return Err(Failure::message("-i/--stdin is required for containers with -t/--tty=true"));
     }
-    let mut operation = Operation::of(session, matches)?;
+    let mut operation = Operation::of(session, matches)?.typed();
     let attach = if matches.changed("attach") { matches.bool("attach") } else { stdin };
     if remove && !attach {
         return Err(Failure::message("--rm should only be used for attached containers"));
@@ -131,7 +131,15 @@ async fn run_pod(session: &Session, matches: &Matches) -> Result<()> {
             ..Service::default()
         });
         let mut object = made.map_err(Failure::Message)?;
-        object["spec"]["selector"] = info.object["metadata"]["labels"].clone();
+        let labels = info.object["metadata"]["labels"].clone();
+        object["metadata"]["labels"] = labels.clone();
+        object["spec"]["selector"] = labels;
+        if let Some(spec) = object["spec"].as_object_mut() {
+            spec.remove("type");
+        }
+        if let Some(port) = object["spec"]["ports"][0].as_object_mut() {
+            port.remove("name");
+        }
         let place = info_of(session, object, operation.dry_run).await?;
         create_one(session, matches, &mut operation, place).await?;
     }

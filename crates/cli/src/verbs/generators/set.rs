@@ -9,7 +9,11 @@ use crate::{
     command::Command,
     failure::{Failure, Result},
     flags::{Flag, Matches, array, boolean, list, string},
-    generate::{rbac::Subjects, set},
+    generate::{
+        environment_list::{Sources, list_environment, references},
+        rbac::Subjects,
+        set,
+    },
     printers::{
         Operation, PRINT,
         operation::{DRY_RUN, DryRun},
@@ -141,7 +145,7 @@ async fn selected(session: &Session, matches: &Matches, words: &[String]) -> Res
 
 /// Changes every object and prints those that changed.
 async fn change_all(session: &Session, matches: &Matches, infos: Vec<Info>, done: &str, edit: Edit<'_>) -> Result<()> {
-    let mut operation = Operation::of(session, matches)?;
+    let mut operation = Operation::of(session, matches)?.typed();
     let mut failures = Vec::new();
     for info in infos {
         let mut wanted = info.object.clone();
@@ -199,12 +203,7 @@ async fn env(session: &Session, matches: &Matches) -> Result<()> {
     let infos = selected(session, matches, &objects).await?;
     let pattern = matches.str("containers").to_string();
     if matches.bool("list") {
-        for mut info in infos {
-            let text =
-                set::list_environment(&mut info.object, &format!("{} {}", info.resource.kind, info.name), &pattern);
-            session.output.print(&text.map_err(Failure::Message)?);
-        }
-        return Ok(());
+        return list_env(session, infos, &pattern, matches.bool("resolve")).await;
     }
     let mut wanted = set::Environment::parse(&words, matches.bool("overwrite")).map_err(Failure::Message)?;
     if let Some(from) = matches.opt("from") {
@@ -214,6 +213,31 @@ async fn env(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("at least one environment variable must be provided"));
     }
     change_all(session, matches, infos, "env updated", &|object| wanted.apply(object, &pattern)).await
+}
+
+async fn list_env(session: &Session, infos: Vec<Info>, pattern: &str, resolve: bool) -> Result<()> {
+    for mut info in infos {
+        let mut sources = Sources::new();
+        if resolve {
+            for (resource, name) in references(&mut info.object, pattern).map_err(Failure::Message)? {
+                let path = format!("/api/v1/namespaces/{}/{resource}/{name}", info.namespace);
+                let answer = session.rest().await?.get(path).about(resource, &name).value().await;
+                sources.insert((resource, name), answer.map_err(|failure| failure.text()));
+            }
+        }
+        let shown = format!("{} {}", info.resource.kind, info.name);
+        let listed = list_environment(&mut info.object, &shown, pattern, resolve.then_some(&sources));
+        let listed = listed.map_err(Failure::Message)?;
+        if listed.text.is_empty() {
+            let shown = format!("{}/{}", info.resource.kind, info.name);
+            session.output.warn(&format!("Warning: {shown} does not have any containers matching {pattern:?}"));
+        }
+        session.output.print(&listed.text);
+        for complaint in &listed.complaints {
+            session.output.warn(complaint);
+        }
+    }
+    Ok(())
 }
 
 /// Variables that refer to the keys of a ConfigMap or Secret.
@@ -230,6 +254,9 @@ async fn from_object(session: &Session, matches: &Matches, from: &str) -> Result
         .filter(|(key, _)| keys.is_empty() || keys.contains(key))
         .map(|(key, _)| {
             let plain: String = key.to_uppercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            if plain != **key {
+                session.output.warn(&format!("Warning: key {key} transferred to {plain}"));
+            }
             serde_json::json!({"name": format!("{}{plain}", matches.str("prefix")), "valueFrom": {reference: {"name": source.name, "key": key}}})
         })
         .collect())

@@ -89,24 +89,30 @@ async fn no_shell(_: &Session, matches: &Matches) -> Result<()> {
     }
 }
 
-async fn bash(session: &Session, _: &Matches) -> Result<()> {
-    session.output.print(BASH_SCRIPT);
+fn script(session: &Session, matches: &Matches, script: &str) -> Result<()> {
+    if !matches.args.is_empty() {
+        return Err(Failure::Plain(
+            "error: Too many arguments. Expected only the shell type.\nSee 'kubectl completion -h' for help and examples".to_string(),
+        ));
+    }
+    session.output.print(script);
     Ok(())
 }
 
-async fn zsh(session: &Session, _: &Matches) -> Result<()> {
-    session.output.print(ZSH_SCRIPT);
-    Ok(())
+async fn bash(session: &Session, matches: &Matches) -> Result<()> {
+    script(session, matches, BASH_SCRIPT)
 }
 
-async fn fish(session: &Session, _: &Matches) -> Result<()> {
-    session.output.print(FISH_SCRIPT);
-    Ok(())
+async fn zsh(session: &Session, matches: &Matches) -> Result<()> {
+    script(session, matches, ZSH_SCRIPT)
 }
 
-async fn powershell(session: &Session, _: &Matches) -> Result<()> {
-    session.output.print(POWERSHELL_SCRIPT);
-    Ok(())
+async fn fish(session: &Session, matches: &Matches) -> Result<()> {
+    script(session, matches, FISH_SCRIPT)
+}
+
+async fn powershell(session: &Session, matches: &Matches) -> Result<()> {
+    script(session, matches, POWERSHELL_SCRIPT)
 }
 
 /// Verbs whose first argument is a type.

@@ -49,8 +49,16 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
     let document = document(session, &group, &version).await?;
     let wanted = GroupVersionResource { group: &group, version: &version, resource: &resource.name };
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    let text = plaintext(&document, wanted, &path, matches.bool("recursive")).map_err(Failure::message)?;
-    session.output.print(&text);
+    match plaintext(&document, wanted, &path, matches.bool("recursive")) {
+        Ok(text) => session.output.print(&text),
+        Err(why) => {
+            // What it is was known before the field was looked for.
+            let group = if group.is_empty() { String::new() } else { format!("GROUP:      {group}\n") };
+            let head = format!("{group}KIND:       {}\nVERSION:    {version}\n\n", resource.kind);
+            session.output.print(&head);
+            return Err(Failure::message(why));
+        }
+    }
     Ok(())
 }
 

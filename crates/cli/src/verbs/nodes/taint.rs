@@ -81,7 +81,7 @@ async fn taint(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("one or more resources must be specified as <resource> <name>"));
     }
     let (add, remove) = parse(words)?;
-    let mut operation = Operation::of(session, matches)?;
+    let mut operation = Operation::of(session, matches)?.typed().without_suffix();
     let mut selection = Selection::of(session, matches)?;
     selection.arguments = objects.to_vec();
     let mut failures = Vec::new();

@@ -69,12 +69,34 @@ fn bytes(value: &Value) -> i64 {
     Quantity::from_value(value).map_or(0, |q| q.value())
 }
 
-fn cpu_text(milli: i64) -> String {
-    format!("{milli}m")
+/// The resources that have columns.
+fn measured(matches: &Matches) -> Vec<&'static str> {
+    let mut measured = vec!["cpu", "memory"];
+    if matches.bool("show-swap") {
+        measured.push("swap");
+    }
+    measured
 }
 
-fn memory_text(bytes: i64) -> String {
-    format!("{}Mi", bytes / (1 << 20))
+fn header(resource: &str) -> &'static str {
+    match resource {
+        "cpu" => "CPU",
+        "memory" => "MEMORY",
+        _ => "SWAP",
+    }
+}
+
+fn unit(resource: &str) -> &'static str {
+    if resource == "cpu" { "cores" } else { "bytes" }
+}
+
+/// Thousandths of a core, or bytes.
+fn amount(resource: &str, usage: &Value) -> i64 {
+    if resource == "cpu" { milli(&usage["cpu"]) } else { bytes(&usage[resource]) }
+}
+
+fn amount_text(resource: &str, amount: i64) -> String {
+    if resource == "cpu" { format!("{amount}m") } else { format!("{}Mi", amount / (1 << 20)) }
 }
 
 async fn metrics(session: &Session, path: &str, selector: &str, fields: &str) -> Result<Value> {
@@ -106,43 +128,48 @@ async fn node(session: &Session, matches: &Matches) -> Result<()> {
     let rest = session.rest().await?;
     let nodes = items_of(rest.get("/api/v1/nodes").query_opt("labelSelector", matches.str("selector")).value().await?);
     let field = if matches.bool("show-capacity") { "capacity" } else { "allocatable" };
-    let total: BTreeMap<&str, &Value> = nodes.iter().map(|n| (metadata(n, "name"), &n["status"][field])).collect();
+    let total: BTreeMap<&str, &Value> = nodes.iter().map(|n| (metadata(n, "name"), n)).collect();
     match matches.str("sort-by") {
         "cpu" => used.sort_by_key(|m| Reverse(milli(&m["usage"]["cpu"]))),
         "memory" => used.sort_by_key(|m| Reverse(bytes(&m["usage"]["memory"]))),
         _ => used.sort_by(|a, b| metadata(a, "name").cmp(metadata(b, "name"))),
     }
     let mut writer = TabWriter::default();
+    let measured = measured(matches);
     if !matches.bool("no-headers") {
-        writer.row(["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)", ""].map(str::to_string).to_vec());
+        let mut cells = vec!["NAME".to_string()];
+        for resource in &measured {
+            let name = header(resource);
+            cells.extend([format!("{name}({})", unit(resource)), format!("{name}(%)")]);
+        }
+        cells.push(String::new());
+        writer.row(cells);
     }
+    const UNKNOWN: &str = "<unknown>";
     for item in &used {
         let name = metadata(item, "name");
-        let (cpu, memory) = (milli(&item["usage"]["cpu"]), bytes(&item["usage"]["memory"]));
-        let share = |part: i64, of: i64| match of {
-            0 => "<unknown>".to_string(),
-            of => format!("{}%", part * 100 / of),
-        };
-        let of = total.get(name).copied().cloned().unwrap_or_default();
-        writer.row(vec![
-            name.to_string(),
-            cpu_text(cpu),
-            share(cpu, milli(&of["cpu"])),
-            memory_text(memory),
-            share(memory, bytes(&of["memory"])),
-            String::new(),
-        ]);
+        let node = total.get(name).copied();
+        let mut cells = vec![name.to_string()];
+        for resource in &measured {
+            let of = match *resource {
+                "swap" => node.map(|node| &node["status"]["nodeInfo"]["swap"]["capacity"]).map_or(0, bytes),
+                resource => node.map_or(0, |node| amount(resource, &node["status"][field])),
+            };
+            let part = amount(resource, &item["usage"]);
+            cells.extend(match of {
+                0 if *resource == "swap" => [UNKNOWN.to_string(), UNKNOWN.to_string()],
+                0 => [amount_text(resource, part), UNKNOWN.to_string()],
+                of => [amount_text(resource, part), format!("{}%", part * 100 / of)],
+            });
+        }
+        cells.push(String::new());
+        writer.row(cells);
     }
     for node in nodes.iter().filter(|n| !single && !used.iter().any(|m| metadata(m, "name") == metadata(n, "name"))) {
-        let unknown = "<unknown>".to_string();
-        writer.row(vec![
-            metadata(node, "name").to_string(),
-            unknown.clone(),
-            unknown.clone(),
-            unknown.clone(),
-            unknown,
-            String::new(),
-        ]);
+        let mut cells = vec![metadata(node, "name").to_string()];
+        cells.extend(vec![UNKNOWN.to_string(); 2 * measured.len()]);
+        cells.push(String::new());
+        writer.row(cells);
     }
     session.output.print(&writer.flush());
     Ok(())
@@ -191,65 +218,61 @@ async fn pod(session: &Session, matches: &Matches) -> Result<()> {
         }
         return Ok(());
     }
-    let sum = |m: &Value| {
+    let measured = measured(matches);
+    let sum = |m: &Value, resource: &str| -> i64 {
         let containers = m["containers"].as_array().into_iter().flatten();
-        containers.fold((0, 0), |(c, b), x| (c + milli(&x["usage"]["cpu"]), b + bytes(&x["usage"]["memory"])))
+        containers.map(|container| amount(resource, &container["usage"])).sum()
     };
     match matches.str("sort-by") {
-        "cpu" => used.sort_by_key(|m| Reverse(sum(m).0)),
-        "memory" => used.sort_by_key(|m| Reverse(sum(m).1)),
-        _ => used.sort_by(|a, b| {
+        "" => used.sort_by(|a, b| {
             (metadata(a, "namespace"), metadata(a, "name")).cmp(&(metadata(b, "namespace"), metadata(b, "name")))
         }),
+        resource => used.sort_by_key(|m| Reverse(sum(m, resource))),
     }
     let mut writer = TabWriter::default();
     let each = matches.bool("containers");
-    let mut headers = Vec::new();
-    if all {
-        headers.push("NAMESPACE".to_string());
-    }
-    headers.push(if each { "POD" } else { "NAME" }.to_string());
-    if each {
-        headers.push("NAME".to_string());
-    }
-    headers.extend(["CPU(cores)", "MEMORY(bytes)"].map(str::to_string));
-    let columns = headers.len();
-    headers.push(String::new());
+    // Without headers kubectl does not count the columns in front.
+    let mut columns = 1 + measured.len();
     if !matches.bool("no-headers") {
+        let mut headers = Vec::new();
+        if all {
+            headers.push("NAMESPACE".to_string());
+        }
+        if each {
+            headers.push("POD".to_string());
+        }
+        headers.push("NAME".to_string());
+        headers.extend(measured.iter().map(|resource| format!("{}({})", header(resource), unit(resource))));
+        columns = headers.len();
+        headers.push(String::new());
         writer.row(headers);
     }
-    let mut total = (0, 0);
     for item in &used {
-        let front = |writer_cells: &mut Vec<String>| {
-            if all {
-                writer_cells.push(metadata(item, "namespace").to_string());
-            }
-            writer_cells.push(metadata(item, "name").to_string());
-        };
-        let (cpu, memory) = sum(item);
-        total = (total.0 + cpu, total.1 + memory);
+        let mut front = Vec::new();
+        if all {
+            front.push(metadata(item, "namespace").to_string());
+        }
+        front.push(metadata(item, "name").to_string());
         if !each {
-            let mut cells = Vec::new();
-            front(&mut cells);
-            cells.extend([cpu_text(cpu), memory_text(memory), String::new()]);
-            writer.row(cells);
+            front.extend(measured.iter().map(|resource| amount_text(resource, sum(item, resource))));
+            front.push(String::new());
+            writer.row(front);
             continue;
         }
         for container in item["containers"].as_array().into_iter().flatten() {
-            let mut cells = Vec::new();
-            front(&mut cells);
+            let mut cells = front.clone();
             cells.push(container["name"].as_str().unwrap_or_default().to_string());
-            cells.extend([
-                cpu_text(milli(&container["usage"]["cpu"])),
-                memory_text(bytes(&container["usage"]["memory"])),
-            ]);
+            cells.extend(measured.iter().map(|resource| amount_text(resource, amount(resource, &container["usage"]))));
+            cells.push(String::new());
             writer.row(cells);
         }
     }
     if matches.bool("sum") {
         let blank = vec![String::new(); columns - 2];
-        writer.row([blank.clone(), vec!["________".into(), "________".into()]].concat());
-        writer.row([blank, vec![cpu_text(total.0), memory_text(total.1)]].concat());
+        writer.row([blank, vec!["________".into(), "________".into(), String::new()]].concat());
+        let blank = vec![String::new(); columns - measured.len()];
+        let total = |resource: &&str| amount_text(resource, used.iter().map(|item| sum(item, resource)).sum());
+        writer.row([blank, measured.iter().map(total).collect(), vec![String::new()]].concat());
     }
     session.output.print(&writer.flush());
     Ok(())

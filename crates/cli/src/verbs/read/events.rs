@@ -80,8 +80,8 @@ async fn events(session: &Session, matches: &Matches) -> Result<()> {
     let (namespace, _) = session.namespace()?;
     let all = matches.bool("all-namespaces");
     let types = matches.list("types");
-    if let Some(other) = types.iter().find(|t| !["Normal", "Warning"].contains(&t.as_str())) {
-        return Err(Failure::message(format!("valid --types are Normal or Warning, not {other:?}")));
+    if types.iter().any(|t| !["Normal", "Warning"].contains(&t.as_str())) {
+        return Err(Failure::message("valid --types are Normal or Warning"));
     }
     let mut fields = Vec::new();
     if let Some(target) = matches.opt("for") {

@@ -23,7 +23,11 @@ use crate::{
 const FLAGS: &[Flag] = &[
     string("container", "", "Container of the pod").short('c'),
     boolean("no-preserve", "false", "Do not keep owners and permissions in the container"),
-    int("retries", "0", "How often a broken copy from a container is tried again; 0 is never"),
+    int(
+        "retries",
+        "0",
+        "How often a broken copy from a container is tried again; 0 is never, a negative number for ever",
+    ),
 ];
 
 pub static COMMAND: Command = Command {
@@ -154,10 +158,42 @@ async fn upload(session: &Session, matches: &Matches, source: &str, destination:
     execute(session, matches, destination, &command, Some(bytes), &mut |_| {}).await
 }
 
-async fn download(session: &Session, matches: &Matches, source: &Place, destination: &str) -> Result<()> {
-    let command: Vec<String> = ["tar", "cf", "-", &source.path].iter().map(|w| w.to_string()).collect();
+/// The tar stream from the container; with `--retries` a broken one is taken up where it ended.
+async fn read_archive(session: &Session, matches: &Matches, source: &Place) -> Result<Vec<u8>> {
+    let retries = matches.int("retries");
     let mut archive = Vec::new();
-    execute(session, matches, source, &command, None, &mut |bytes| archive.extend_from_slice(bytes)).await?;
+    for attempt in 1.. {
+        let command = tar_command(&source.path, retries != 0, archive.len());
+        let take = &mut |bytes: &[u8]| archive.extend_from_slice(bytes);
+        let read = execute(session, matches, source, &command, None, take).await;
+        match read {
+            Ok(()) => break,
+            Err(failure @ Failure::Exit(_)) => return Err(failure),
+            Err(failure) if retries >= 0 && attempt > retries => {
+                if retries > 0 {
+                    session.output.line(&format!("Dropping out copy after {retries} retries"));
+                }
+                return Err(failure);
+            }
+            Err(_) => {
+                session.output.line(&format!("Resuming copy at {} bytes, retry {attempt}/{retries}", archive.len()))
+            }
+        }
+    }
+    Ok(archive)
+}
+
+/// Through a shell only where it must be possible to begin in the middle.
+fn tar_command(path: &str, resumable: bool, read: usize) -> Vec<String> {
+    if !resumable {
+        return ["tar", "cf", "-", path].map(str::to_string).to_vec();
+    }
+    let script = format!("tar cf - '{}' | tail -c+{}", path.replace('\'', r"'\''"), read + 1);
+    ["sh", "-c", &script].map(str::to_string).to_vec()
+}
+
+async fn download(session: &Session, matches: &Matches, source: &Place, destination: &str) -> Result<()> {
+    let archive = read_archive(session, matches, source).await?;
     let base = source.path.trim_matches('/');
     let base = Path::new(base);
     let mut target = PathBuf::from(destination);
@@ -213,5 +249,12 @@ mod tests {
         check("ns/web:dir", ("ns", "web", "dir"));
         check("./a:b", ("", "", "./a:b"));
         assert!(place("a/b/c:d").is_err());
+    }
+
+    #[test]
+    fn a_broken_copy_is_taken_up_where_it_ended() {
+        assert_eq!(tar_command("/a b", false, 7), ["tar", "cf", "-", "/a b"]);
+        assert_eq!(tar_command("/a", true, 0), ["sh", "-c", "tar cf - '/a' | tail -c+1"]);
+        assert_eq!(tar_command("/it's", true, 512), ["sh", "-c", r"tar cf - '/it'\''s' | tail -c+513"]);
     }
 }

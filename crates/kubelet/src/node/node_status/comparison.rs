@@ -32,5 +32,11 @@ pub fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
         status.images = status.images.filter(|images| !images.is_empty());
         status
     };
-    essence(old) != essence(new)
+    let mut old = essence(old);
+    // Extended resources that others have given the node stay.
+    for (said, ours) in [(&mut old.capacity, &new.capacity), (&mut old.allocatable, &new.allocatable)] {
+        let is_ours = |name: &str| ours.as_ref().is_some_and(|ours| ours.contains_key(name));
+        said.iter_mut().for_each(|said| said.retain(|name, _| is_ours(name) || !name.contains('/')));
+    }
+    old != essence(new)
 }

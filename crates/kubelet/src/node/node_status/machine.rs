@@ -18,6 +18,7 @@ pub struct Machine {
     pub os_image: String,
     pub hostname: String,
     pub hugepages: Vec<(String, i64)>,
+    pub most_processes: i64,
 }
 
 fn read(path: &str) -> String {
@@ -48,6 +49,7 @@ impl Machine {
             os_image: os_image(&read("/etc/os-release")),
             hostname: read("/proc/sys/kernel/hostname"),
             hugepages: hugepages(),
+            most_processes: most_processes(&read("/proc/sys/kernel/pid_max"), &read("/proc/sys/kernel/threads-max")),
         }
     }
 }
@@ -60,6 +62,11 @@ fn memory(meminfo: &str) -> (i64, i64) {
             .map_or(0, |kilobytes| kilobytes * 1024)
     };
     (field("MemTotal:"), field("SwapTotal:"))
+}
+
+/// The lesser of the kernel's two limits.
+fn most_processes(pid_max: &str, threads_max: &str) -> i64 {
+    [pid_max, threads_max].into_iter().filter_map(|text| text.parse().ok()).min().unwrap_or(i64::MAX)
 }
 
 fn os_image(os_release: &str) -> String {
@@ -104,6 +111,7 @@ mod tests {
     #[test]
     fn files_of_the_kernel_are_read() {
         assert_eq!(memory("MemTotal:  2 kB\nMemFree: 1 kB\nSwapTotal: 3 kB\n"), (2048, 3072));
+        assert_eq!((most_processes("32768", "5000"), most_processes("", "7")), (5000, 7));
         assert_eq!(os_image("NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12\"\n"), "Debian GNU/Linux 12");
     }
 }

@@ -4,6 +4,7 @@
 //! Labels, taints and fields of other owners are left as they are.
 
 mod comparison;
+mod devices;
 mod events;
 mod extended_resources;
 mod machine;
@@ -32,6 +33,7 @@ use k8s_openapi::{
     },
 };
 pub use machine::{Machine, default_address};
+use node_plugins::devices::manager::DeviceManager;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -92,6 +94,7 @@ pub struct NodeStatusManager {
     pub features: Arc<RuntimeFeatures>,
     /// Volumes of drivers that are in use.
     pub csi: Arc<CsiManager>,
+    pub devices: Arc<DeviceManager>,
     /// Asks for a look at the status at once.
     pub wake: Arc<Notify>,
 }
@@ -297,7 +300,8 @@ impl NodeStatusManager {
             };
             match result {
                 Ok(node) => {
-                    *self.node.lock() = node;
+                    let reset = self.without_lost_resources(node).await;
+                    *self.node.lock() = reset;
                     return;
                 }
                 Err(error) => {
@@ -368,6 +372,7 @@ impl NodeStatusManager {
         let known = self.node.lock().clone();
         let previous = known.status.clone().unwrap_or_default();
         let mut status = self.static_status();
+        devices::add(&mut status, self.devices.capacity().await);
         let stale = extended_resources::carry_over(&mut status, &previous);
         status.conditions = Some(self.conditions(previous.conditions.as_deref().unwrap_or_default()).await);
         status.images = self.images().await.or(previous.images.clone());

@@ -39,7 +39,17 @@ impl Worker {
         if !status.sandboxes.is_empty() {
             self.starting_since = None;
             self.starting = false;
+            // It has what the checkpoint says; without one it is given it now.
+            if let Err(refusal) = self.shared.runtime.managers.admit(&self.shared.allocations.granted(pod)).await {
+                tracing::warn!(reason = refusal.reason, message = refusal.message, "a running pod has lost its place");
+            }
+            if self.shared.runtime.managers.lifts_quota(pod) {
+                self.shared.cgroups.lift_quota(&self.uid);
+            }
+            self.shared.cgroups.adopt_pod(pod);
         } else if let Err(denial) = self.decide_admission(pod).await {
+            self.shared.devices.release(&self.uid).await;
+            self.shared.runtime.managers.release(&self.uid).await;
             match denial {
                 Denial::Rejected(refusal) => self.reject(pod, refusal),
                 Denial::Blocked { refusal, retry_in } => self.block(pod, status, refusal, retry_in),
@@ -87,19 +97,22 @@ impl Worker {
         let allowed = &self.shared.config.allowed_unsafe_sysctls;
         // One that the machine lost comes back with what it had.
         let granted = self.shared.allocations.granted(pod);
-        let check = |node: &Node| -> Result<Vec<PredicateFailure>, Refusal> {
+        self.shared.runtime.managers.admit(&granted).await.map_err(Denial::Rejected)?;
+        self.shared.devices.allocate(pod).await.map_err(Denial::Rejected)?;
+        let check = |node: Node| -> Result<Vec<PredicateFailure>, Refusal> {
+            let node = &self.shared.devices.with_allocated(pod, node);
             admission::admit_os(pod)?;
             admission::admit_sysctls(pod, allowed)?;
             security::admit(pod, node)?;
             Ok(admission::predicate_failures(&granted, &others, node))
         };
         let known = self.shared.node.lock().clone();
-        let mut found = check(&known);
+        let mut found = check(known);
         if !matches!(&found, Ok(failures) if failures.is_empty())
             // The watch of the node may be behind that of the pods.
             && let Some(node) = self.fresh_node().await
         {
-            found = check(&node);
+            found = check(node);
         }
         let failures = found.map_err(Denial::Rejected)?;
         if !failures.is_empty() {

@@ -4,6 +4,8 @@
 
 use std::io;
 
+use node_plugins::dra::manager::DraError;
+
 use crate::{runtime::runtime_manager::SandboxError, volumes::error::SetUpError};
 
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +21,8 @@ pub enum SyncPodError {
     Snapshot(cri::Error),
     #[error(transparent)]
     Volumes(#[from] SetUpError),
+    #[error("Failed to prepare dynamic resources: prepare dynamic resources: {0}")]
+    DynamicResources(#[from] DraError),
 }
 
 impl SyncPodError {
@@ -28,6 +32,7 @@ impl SyncPodError {
             Self::KillPod(_) => Some("FailedKillPod"),
             Self::Sandbox(error) => Some(error.event_reason()),
             Self::Volumes(error) => Some(error.event_reason()),
+            Self::DynamicResources(_) => Some("FailedPrepareDynamicResources"),
             Self::SandboxGone | Self::Snapshot(_) => None,
         }
     }

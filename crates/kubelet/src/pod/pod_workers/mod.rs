@@ -34,7 +34,10 @@ use crate::{
         admission::hook::PodAdmissionHook, pod_manager::PodManager, pod_spec, probe_manager::ProbeManager,
         status_manager::StatusManager,
     },
-    resources::{allocation_manager::AllocationManager, container_manager::ContainerManager, eviction::Pressures},
+    resources::{
+        allocation_manager::AllocationManager, container_devices::ContainerDevices,
+        container_manager::ContainerManager, eviction::Pressures,
+    },
     runtime::{backoff::Backoff, runtime_manager::RuntimeManager},
     volumes::{referenced_objects::ReferencedObjects, volume_manager::VolumeManager},
 };
@@ -62,6 +65,7 @@ pub struct Shared {
     pub admission_hook: Option<PodAdmissionHook>,
     pub crash_backoff: Backoff,
     pub allocations: AllocationManager,
+    pub devices: Arc<ContainerDevices>,
     pub metrics: Metrics,
 }
 

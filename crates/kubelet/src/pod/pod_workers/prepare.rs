@@ -34,7 +34,7 @@ pub(super) struct PodContext {
 }
 
 impl Worker {
-    /// Makes volumes and sandbox, at the same time.
+    /// Has the pod's claims prepared, then makes volumes and sandbox, at the same time.
     pub(super) async fn prepare(
         &mut self,
         pod: &Arc<Pod>,
@@ -48,6 +48,8 @@ impl Worker {
         };
         shared.runtime.check_handler(pod, &handler)?;
         let sandbox_config = shared.runtime.sandbox_config(pod, actions.attempt)?;
+        // Nothing is made for a pod whose claims are not ready.
+        shared.devices.claims.prepare(pod, actions.create_sandbox).await?;
         let began = Notify::new();
         let sandbox = async {
             if !actions.create_sandbox {

@@ -53,10 +53,10 @@ impl Worker {
             }
             ResizeVerdict::Pending { reason, message } => {
                 if self.resizes.refuse(reason, message.clone(), generation, now) {
-                    let message = event_message(pod, reason, generation, &message);
-                    shared.recorder.warning(&about, &format!("Resize{reason}"), message);
+                    let told = event_message(pod, reason, generation, &message);
+                    shared.recorder.warning(&about, &format!("Resize{reason}"), told);
                     if reason == "Infeasible" {
-                        let why = if pod_spec::is_static(pod) { "static_pod" } else { "insufficient_node_allocatable" };
+                        let why = infeasible_detail(pod, &message);
                         shared.metrics.count(&INFEASIBLE_RESIZES, &[why]);
                     }
                 }
@@ -136,7 +136,8 @@ impl Worker {
         }
         for update in updates {
             if !update.before.runs_as(&update.wanted) {
-                let result = shared.runtime.update_resources(&update.id, update.wanted.linux.clone()).await;
+                let result =
+                    shared.runtime.update_resources(pod, &update.name, &update.id, update.wanted.linux.clone()).await;
                 result.map_err(|error| ResizeError::Container { name: update.name.clone(), error })?;
             }
             self.actuated.insert(update.id.clone(), update.wanted.clone());
@@ -185,6 +186,17 @@ impl Worker {
             }
         }
         if problems.is_empty() { Ok(()) } else { Err(ResizeError::MemoryLimit(problems)) }
+    }
+}
+
+/// Why a resize can never be, in the words of the metrics.
+fn infeasible_detail(pod: &Pod, message: &str) -> &'static str {
+    match message {
+        _ if pod_spec::is_static(pod) => "static_pod",
+        _ if message.contains("CPU Manager policy") => "guaranteed_pod_cpu_manager_static_policy",
+        _ if message.contains("Memory Manager policy") => "guaranteed_pod_memory_manager_static_policy",
+        _ if message.contains("containers with swap") => "swap_limitation",
+        _ => "insufficient_node_allocatable",
     }
 }
 

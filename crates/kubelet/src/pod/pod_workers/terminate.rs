@@ -23,6 +23,7 @@ use crate::{
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const CGROUP_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(10), Duration::from_secs(5));
+const UNPREPARE_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 const DELETE_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// Control groups are busy for a moment after their last process has gone.
 const CGROUP_RETRIES: u32 = 20;
@@ -37,6 +38,8 @@ impl Worker {
         self.kill_until_stopped().await;
         self.observe_duration("kill", began);
         self.shared.probes.forget(&self.uid);
+        self.release_devices().await;
+        self.shared.runtime.managers.release(&self.uid).await;
         self.report_terminating(&self.handle.pod(), &self.last, true);
         self.apply(PodWorkerEvent::Stopped);
     }
@@ -62,6 +65,17 @@ impl Worker {
                 self.record(&pod, &SyncPodError::KillPod(error));
                 self.shared.env.sleep(RETRY_INTERVAL).await;
             }
+        }
+    }
+
+    /// Before the last status is told: whoever hears of it may give the devices to another pod.
+    async fn release_devices(&self) {
+        let shared = &self.shared;
+        let mut backoff = UNPREPARE_BACKOFF;
+        shared.devices.release(&self.uid).await;
+        while let Err(error) = shared.devices.claims.unprepare(&self.uid).await {
+            tracing::warn!(%error, "failed to unprepare dynamic resources; will try again");
+            shared.env.sleep(backoff.next_delay()).await;
         }
     }
 

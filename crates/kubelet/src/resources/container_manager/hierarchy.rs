@@ -128,6 +128,14 @@ impl Hierarchy {
         }
     }
 
+    /// Memory that is not reclaimed from the group (v2).
+    pub fn set_memory_min(&self, path: &[String], bytes: i64) -> io::Result<()> {
+        match self.group_dir("memory", path).filter(|_| self.is_unified()) {
+            Some(place) => write(&place, "memory.min", &bytes.to_string()),
+            None => Ok(()),
+        }
+    }
+
     pub fn set_pids(&self, path: &[String], most: i64) -> io::Result<()> {
         match self.group_dir("pids", path) {
             Some(place) => write(&place, "pids.max", &most.to_string()),

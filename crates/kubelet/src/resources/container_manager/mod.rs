@@ -3,22 +3,30 @@
 //! Touches nothing outside its own root, so several nodes live on one machine.
 
 mod burstable;
+mod group_names;
 mod hierarchy;
+mod protected_memory;
 mod systemd;
+#[cfg(test)]
+mod tests;
 
-use std::{io, path::PathBuf};
+use std::{collections::HashSet, io, path::PathBuf};
 
 use burstable::Burstable;
 use cri::v1;
 use hierarchy::Hierarchy;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use parking_lot::Mutex;
+use protected_memory::ProtectedMemory;
 
 use crate::{
     config::{CgroupDriver, Config},
     node::node_status::Machine,
     pod::pod_spec::{self, QosClass},
-    runtime::container_config::resources::{self, PodLimits},
+    runtime::container_config::{
+        memory_protection::{NodeMemory, SwapBehavior, memory_protection, pod_memory_min, swap_limit},
+        resources::{self, PodLimits},
+    },
 };
 
 pub struct ContainerManager {
@@ -34,7 +42,14 @@ pub struct ContainerManager {
     oom_group: bool,
     /// Sizes of huge pages this machine has, as pods name them ("2Mi").
     page_sizes: Vec<String>,
+    swap_behavior: SwapBehavior,
+    /// Set where memory that is asked for is protected (MemoryQoS on cgroup v2).
+    throttling_factor: Option<f64>,
+    node_memory: NodeMemory,
     burstable: Mutex<Burstable>,
+    protected: Mutex<ProtectedMemory>,
+    /// UIDs of pods that are held to no quota: some container has processors to itself.
+    without_quota: Mutex<HashSet<String>>,
 }
 
 impl ContainerManager {
@@ -43,7 +58,23 @@ impl ContainerManager {
         let page_sizes = machine.hugepages.iter().map(|(size, _)| size.clone()).collect();
         let plain = Self::new(&config.cgroup_root, config.cgroup_driver);
         let oom_group = !config.single_process_oom_kill.unwrap_or(false);
-        Self { pids: config.pod_pids_limit, quota: config.cpu_cfs_quota, oom_group, page_sizes, ..plain }
+        let throttling_factor =
+            Some(config.memory_throttling_factor).filter(|_| config.memory_qos && plain.is_unified());
+        let node_memory = NodeMemory {
+            memory_bytes: machine.memory_bytes,
+            swap_bytes: machine.swap_bytes,
+            allocatable_bytes: machine.memory_bytes - config.reserved.memory_bytes,
+        };
+        Self {
+            pids: config.pod_pids_limit,
+            quota: config.cpu_cfs_quota,
+            oom_group,
+            page_sizes,
+            swap_behavior: config.swap_behavior,
+            throttling_factor,
+            node_memory,
+            ..plain
+        }
     }
 
     pub fn new(root: &str, driver: CgroupDriver) -> Self {
@@ -61,7 +92,12 @@ impl ContainerManager {
             quota: true,
             oom_group: true,
             page_sizes: vec![],
+            swap_behavior: SwapBehavior::default(),
+            throttling_factor: None,
+            node_memory: NodeMemory::default(),
             burstable: Mutex::default(),
+            protected: Mutex::default(),
+            without_quota: Mutex::default(),
         }
     }
 
@@ -84,6 +120,14 @@ impl ContainerManager {
         }
         self.adopt();
         Ok(())
+    }
+
+    /// All pods together have at most so many processes.
+    pub fn limit_processes(&self, most: i64) -> io::Result<()> {
+        match self.driver {
+            CgroupDriver::Cgroupfs => self.hierarchy.set_pids(&self.top, most),
+            CgroupDriver::Systemd => systemd::call(&systemd::set(&self.top, &[systemd::tasks_max(most)])),
+        }
     }
 
     /// What the pods of the Burstable class have that an earlier run left running.
@@ -162,7 +206,7 @@ impl ContainerManager {
     /// Makes the pod's group with its limits.
     pub fn create_pod(&self, pod: &Pod) -> io::Result<()> {
         let components = self.components(pod_spec::qos_class(pod), pod_spec::uid(pod));
-        let limits = self.enforced(resources::pod_limits(pod));
+        let limits = self.enforced(pod_spec::uid(pod), resources::pod_limits(pod));
         if self.driver == CgroupDriver::Systemd {
             let properties = systemd::properties(limits, self.pids, self.hierarchy.is_unified());
             systemd::call(&systemd::start(&components, &properties))?;
@@ -174,12 +218,57 @@ impl ContainerManager {
             }
         }
         self.count(pod);
+        self.protect(pod, &components)?;
         let pages = resources::pod_hugepages(pod, &self.page_sizes);
         self.hierarchy.set_hugepages(&self.place(&components), &pages)
     }
 
+    /// The pod's containers have processors to themselves: no quota slows them down.
+    pub fn lift_quota(&self, pod_uid: &str) {
+        self.without_quota.lock().insert(pod_uid.into());
+    }
+
+    /// Takes up a pod whose groups an earlier run made.
+    pub fn adopt_pod(&self, pod: &Pod) {
+        let components = self.components(pod_spec::qos_class(pod), pod_spec::uid(pod));
+        if let Err(error) = self.protect(pod, &components) {
+            tracing::warn!(%error, "failed to protect the memory of a running pod");
+        }
+    }
+
+    /// Keeps the memory that pods ask for from being reclaimed: the pod's own, its class's and that of all.
+    fn protect(&self, pod: &Pod, components: &[String]) -> io::Result<()> {
+        if self.throttling_factor.is_none() {
+            return Ok(());
+        }
+        let bytes = pod_memory_min(pod);
+        if bytes > 0 {
+            self.hierarchy.set_memory_min(&self.place(components), bytes)?;
+        }
+        self.protected.lock().set(pod_spec::uid(pod), Some((pod_spec::qos_class(pod), bytes)));
+        self.protect_classes();
+        Ok(())
+    }
+
+    fn protect_classes(&self) {
+        // Held while writing, so that the last to change it is the last to write.
+        let protected = self.protected.lock();
+        let groups = [(self.burstable_group(), protected.burstable_bytes()), (self.top.clone(), protected.all_bytes())];
+        for (group, bytes) in groups {
+            if let Err(error) = self.hierarchy.set_memory_min(&self.place(&group), bytes) {
+                tracing::warn!(%error, "failed to protect the memory of a class");
+            }
+        }
+    }
+
     /// What this node wants of every container, whatever its pod says.
-    pub fn enforce(&self, resources: &mut v1::LinuxContainerResources) {
+    pub fn enforce(&self, pod: &Pod, container: &Container, resources: &mut v1::LinuxContainerResources) {
+        if let Some(factor) = self.throttling_factor {
+            let protection = memory_protection(container, factor, self.node_memory);
+            let files = [("memory.min", protection.min_bytes), ("memory.high", protection.high_bytes)];
+            let set = files.into_iter().filter_map(|(file, bytes)| Some((file.to_string(), bytes?.to_string())));
+            resources.unified.extend(set);
+        }
         if !self.quota {
             resources.cpu_quota = -1;
         }
@@ -190,9 +279,12 @@ impl ContainerManager {
         if !self.hierarchy.limits_swap(&self.place(&self.top)) {
             return;
         }
-        // No container swaps.
         match unified {
-            true => drop(resources.unified.insert("memory.swap.max".into(), "0".into())),
+            true => {
+                let bytes = swap_limit(self.swap_behavior, pod, container, self.node_memory);
+                resources.unified.insert("memory.swap.max".into(), bytes.to_string());
+            }
+            // Here no container swaps.
             // Memory and swap together; without a limit of memory it has no meaning.
             false => resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes,
         }
@@ -202,15 +294,22 @@ impl ContainerManager {
         self.hierarchy.is_unified()
     }
 
-    fn enforced(&self, limits: PodLimits) -> PodLimits {
-        PodLimits { cpu_quota: if self.quota { limits.cpu_quota } else { 0 }, ..limits }
+    fn enforced(&self, pod_uid: &str, limits: PodLimits) -> PodLimits {
+        let held = self.quota && !self.without_quota.lock().contains(pod_uid);
+        PodLimits { cpu_quota: if held { limits.cpu_quota } else { 0 }, ..limits }
+    }
+
+    /// Whether the container's swap depends on the memory it asks for.
+    pub fn swaps(&self, pod: &Pod, container: &Container) -> bool {
+        self.is_unified() && swap_limit(self.swap_behavior, pod, container, self.node_memory) > 0
     }
 
     /// Sets the limits of an existing pod anew.
     pub fn set_limits(&self, pod: &Pod, limits: PodLimits) -> io::Result<()> {
-        self.apply(&self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)), self.enforced(limits))?;
+        let (uid, components) = (pod_spec::uid(pod), self.components(pod_spec::qos_class(pod), pod_spec::uid(pod)));
+        self.apply(&components, self.enforced(uid, limits))?;
         self.count(pod);
-        Ok(())
+        self.protect(pod, &components)
     }
 
     fn apply(&self, components: &[String], limits: PodLimits) -> io::Result<()> {
@@ -229,6 +328,11 @@ impl ContainerManager {
     pub fn remove_pod(&self, uid: &str) -> io::Result<()> {
         self.burstable.lock().set(uid, None);
         self.share();
+        self.without_quota.lock().remove(uid);
+        if self.throttling_factor.is_some() {
+            self.protected.lock().set(uid, None);
+            self.protect_classes();
+        }
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             let components = self.components(class, uid);
             let there = || self.hierarchy.directories(&self.place(&components)).iter().any(|place| place.exists());
@@ -292,183 +396,5 @@ fn uid_of(name: String) -> Option<String> {
     match name.strip_suffix(".slice") {
         Some(slice) => Some(slice.rsplit_once("-pod")?.1.replace('_', "-")),
         None => name.strip_prefix("pod").map(String::from),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn pod(resources: serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u-1"},
-            "spec": {"containers": [{"name": "a", "resources": resources}]}}))
-        .unwrap()
-    }
-
-    #[test]
-    fn names_follow_the_class_and_the_driver() {
-        let dir = tempfile::tempdir().unwrap();
-        let check = |driver, resources, expected: &str| {
-            let manager = ContainerManager::with_hierarchy(Hierarchy::unified(dir.path()), "/minke", driver);
-            assert_eq!(manager.cgroup_parent(&pod(resources)), expected);
-        };
-        check(CgroupDriver::Cgroupfs, json!({}), "/minke/kubepods/besteffort/podu-1");
-        check(CgroupDriver::Cgroupfs, json!({"requests": {"cpu": "1"}}), "/minke/kubepods/burstable/podu-1");
-        check(CgroupDriver::Cgroupfs, json!({"limits": {"cpu": "1", "memory": "1Mi"}}), "/minke/kubepods/podu-1");
-        check(CgroupDriver::Systemd, json!({}), "minke-kubepods-besteffort-podu_1.slice");
-        for (name, uid) in [
-            ("podu-1", Some("u-1")),
-            ("minke-kubepods-besteffort-podu_1.slice", Some("u-1")),
-            ("burstable", None),
-            ("kubepods-burstable.slice", None),
-        ] {
-            assert_eq!(uid_of(name.into()).as_deref(), uid, "{name}");
-        }
-    }
-
-    #[test]
-    fn files_of_both_versions() {
-        let resources =
-            json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "1Mi", "hugepages-2Mi": "4Mi"}});
-        let unified: &[(&str, &str)] = &[
-            ("cpu.weight", "20"),
-            ("cpu.max", "100000 100000"),
-            ("memory.max", "1048576"),
-            ("pids.max", "64"),
-            ("hugetlb.2MB.max", "4194304"),
-            ("hugetlb.1GB.max", "0"),
-        ];
-        let separate: &[(&str, &str)] = &[
-            ("cpu.shares", "512"),
-            ("cpu.cfs_period_us", "100000"),
-            ("cpu.cfs_quota_us", "100000"),
-            ("memory.limit_in_bytes", "1048576"),
-            ("pids.max", "64"),
-            ("hugetlb.2MB.limit_in_bytes", "4194304"),
-            ("hugetlb.1GB.limit_in_bytes", "0"),
-        ];
-        for (quota, unify, expected) in
-            [(true, true, unified), (true, false, separate), (false, true, &[("cpu.max", "max 100000")][..])]
-        {
-            let dir = tempfile::tempdir().unwrap();
-            let hierarchy = match unify {
-                true => Hierarchy::unified(dir.path()),
-                false => Hierarchy::separate(dir.path(), &["cpu", "memory", "pids", "hugetlb"]),
-            };
-            let manager = ContainerManager {
-                pids: Some(64),
-                quota,
-                page_sizes: vec!["1Gi".into(), "2Mi".into()],
-                ..ContainerManager::with_hierarchy(hierarchy, "t", CgroupDriver::Cgroupfs)
-            };
-            let pod = pod(resources.clone());
-            for place in manager.pod_directories(&pod) {
-                // The kernel makes these with the group.
-                std::fs::create_dir_all(&place).unwrap();
-                for size in ["2MB", "1GB"].into_iter().filter(|_| unify) {
-                    std::fs::write(place.join(format!("hugetlb.{size}.max")), "max").unwrap();
-                }
-            }
-            manager.create_pod(&pod).unwrap();
-            for (file, text) in expected {
-                let found =
-                    manager.pod_directories(&pod).iter().find_map(|d| std::fs::read_to_string(d.join(file)).ok());
-                assert_eq!(found.as_deref(), Some(*text), "{file}");
-            }
-        }
-    }
-
-    #[test]
-    fn classes_get_what_their_pods_ask_for() {
-        let named = |uid: &str, resources: serde_json::Value| {
-            let mut pod = pod(resources);
-            pod.metadata.uid = Some(uid.into());
-            pod
-        };
-        for (unify, file, values) in [
-            (true, "cpu.weight", ["137", "1", "1", "69", "79", "78"]),
-            (false, "cpu.shares", ["3584", "2", "2", "1792", "2048", "2048"]),
-        ] {
-            let dir = tempfile::tempdir().unwrap();
-            let hierarchy = || match unify {
-                true => Hierarchy::unified(dir.path()),
-                false => Hierarchy::separate(dir.path(), &["cpu", "memory"]),
-            };
-            let manager = ContainerManager::with_hierarchy(hierarchy(), "t", CgroupDriver::Cgroupfs);
-            manager.start(3500, None).unwrap();
-            let shares = |path: &[String]| {
-                let places = manager.hierarchy.directories(path);
-                places.iter().find_map(|d| std::fs::read_to_string(d.join(file)).ok()).unwrap_or_default()
-            };
-            let class = || shares(&manager.burstable_group());
-            assert_eq!([shares(&manager.top), shares(&manager.best_effort_group()), class()], values[..3], "{file}");
-            manager.create_pod(&named("a", json!({"requests": {"cpu": "1500m"}}))).unwrap();
-            manager.create_pod(&named("b", json!({"requests": {"memory": "1Mi"}, "limits": {"cpu": "250m"}}))).unwrap();
-            manager.create_pod(&named("c", json!({"limits": {"cpu": "1", "memory": "1Mi"}}))).unwrap();
-            assert_eq!(class(), values[3], "{file}: those of the class only");
-            let changed = named("b", json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}));
-            manager.set_limits(&changed, resources::pod_limits(&changed)).unwrap();
-            assert_eq!(class(), values[4], "{file}: resized");
-            // One that is started again finds them.
-            std::fs::write(manager.hierarchy.directories(&manager.burstable_group())[0].join(file), "").unwrap();
-            let again = ContainerManager::with_hierarchy(hierarchy(), "t", CgroupDriver::Cgroupfs);
-            again.start(3500, None).unwrap();
-            assert_eq!(class(), values[5], "{file}: adopted");
-            // Files stand where the kernel has groups: nothing can be removed here.
-            let _ = again.remove_pod("a");
-            let _ = again.remove_pod("b");
-            assert_eq!(class(), values[2], "{file}: all gone");
-        }
-    }
-
-    #[test]
-    fn containers_end_whole_and_never_swap() {
-        let check = |unify: bool, swap: bool, oom_group: bool, unified: &[(&str, &str)], memory_and_swap: i64| {
-            let dir = tempfile::tempdir().unwrap();
-            let hierarchy = match unify {
-                true => Hierarchy::unified(dir.path()),
-                false => Hierarchy::separate(dir.path(), &["cpu", "memory"]),
-            };
-            let plain = ContainerManager::with_hierarchy(hierarchy, "t", CgroupDriver::Cgroupfs);
-            let manager = ContainerManager { oom_group, ..plain };
-            manager.hierarchy.create(&manager.top).unwrap();
-            for place in manager.hierarchy.directories(&manager.top).iter().filter(|_| swap) {
-                for file in ["memory.swap.max", "memory.memsw.limit_in_bytes"] {
-                    std::fs::write(place.join(file), "").unwrap();
-                }
-            }
-            for (limit, expected) in [(1 << 20, memory_and_swap), (0, 0)] {
-                let mut resources = v1::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
-                manager.enforce(&mut resources);
-                let mut found: Vec<(&str, &str)> =
-                    resources.unified.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-                found.sort_unstable();
-                assert_eq!((found.as_slice(), resources.memory_swap_limit_in_bytes), (unified, expected));
-            }
-        };
-        let (group, swap) = (("memory.oom.group", "1"), ("memory.swap.max", "0"));
-        check(true, true, true, &[group, swap], 0);
-        check(true, true, false, &[swap], 0);
-        check(true, false, true, &[group], 0);
-        check(false, true, true, &[], 1 << 20);
-        check(false, false, true, &[], 0);
-    }
-
-    #[test]
-    fn groups_come_and_go() {
-        let dir = tempfile::tempdir().unwrap();
-        for (hierarchy, file, text) in [
-            (Hierarchy::unified(dir.path()), "cpu.max", "100000 100000"),
-            (Hierarchy::separate(dir.path(), &["cpu", "memory"]), "cpu.cfs_quota_us", "100000"),
-        ] {
-            let manager = ContainerManager::with_hierarchy(hierarchy, "t", CgroupDriver::Cgroupfs);
-            let pod = pod(json!({"limits": {"cpu": "1", "memory": "1Mi"}}));
-            manager.create_pod(&pod).unwrap();
-            assert_eq!(manager.pods(), ["u-1"]);
-            let directory = &manager.pod_directories(&pod)[0];
-            assert_eq!(std::fs::read_to_string(directory.join(file)).unwrap(), text);
-        }
     }
 }

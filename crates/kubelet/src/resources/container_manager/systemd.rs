@@ -56,10 +56,12 @@ pub fn properties(limits: PodLimits, pids: Option<i64>, unified: bool) -> Vec<Pr
     if let Some(bytes) = limits.memory_bytes {
         list.push(Property::number(if unified { "MemoryMax" } else { "MemoryLimit" }, bytes as u64));
     }
-    if let Some(pids) = pids {
-        list.push(Property::number("TasksMax", pids as u64));
-    }
+    list.extend(pids.map(tasks_max));
     list
+}
+
+pub fn tasks_max(most: i64) -> Property {
+    Property::number("TasksMax", most as u64)
 }
 
 fn arguments(method: &str, signature: &str, head: &[&str], properties: &[Property], tail: &[&str]) -> Vec<String> {

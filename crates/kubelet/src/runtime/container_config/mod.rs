@@ -6,6 +6,7 @@ pub mod downward;
 pub mod env_file;
 pub mod environment;
 pub mod expansion;
+pub mod memory_protection;
 pub mod mounts;
 pub mod network_files;
 pub mod resources;

@@ -31,8 +31,10 @@ use crate::{
     config::Config,
     files::file_work::FileWork,
     images::image_manager::ImageManager,
-    pod::pod_spec::Kind,
-    resources::container_manager::ContainerManager,
+    pod::pod_spec::{self, Kind},
+    resources::{
+        container_devices::ContainerDevices, container_manager::ContainerManager, resource_managers::ResourceManagers,
+    },
     runtime::{
         container_config::{downward::NodeFacts, environment::References},
         runtime_features::RuntimeFeatures,
@@ -58,6 +60,8 @@ pub struct RuntimeManager {
     /// For sandboxes that are stopped and removed; what starts does not wait for them.
     pub stops: RuntimeLimiter,
     pub files: FileWork,
+    pub devices: Arc<ContainerDevices>,
+    pub managers: Arc<ResourceManagers>,
 }
 
 /// What every container of a pod is started with.
@@ -91,8 +95,17 @@ pub fn container_reference(pod: &Pod, kind: Kind, container: &str) -> ObjectRef 
 
 impl RuntimeManager {
     /// Changes the resources of a running container.
-    pub async fn update_resources(&self, id: &str, mut resources: v1::LinuxContainerResources) -> cri::Result<()> {
-        self.cgroups.enforce(&mut resources);
+    pub async fn update_resources(
+        &self,
+        pod: &Pod,
+        name: &str,
+        id: &str,
+        mut resources: v1::LinuxContainerResources,
+    ) -> cri::Result<()> {
+        if let Some((_, container)) = pod_spec::find_container(pod, name) {
+            self.cgroups.enforce(pod, &container, &mut resources);
+            self.managers.place(pod, name, &mut resources);
+        }
         self.runtime.update_container_resources(id, resources).await
     }
 

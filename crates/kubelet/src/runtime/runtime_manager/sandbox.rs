@@ -44,6 +44,10 @@ impl RuntimeManager {
             owner: &self.config.root_dir,
         })
         .map_err(|error| SandboxError::Config(error.to_string()))?;
+        let resources = config.linux.as_mut().and_then(|linux| linux.resources.as_mut());
+        if let Some(resources) = resources.filter(|_| self.managers.lifts_quota(pod)) {
+            resources.cpu_quota = -1;
+        }
         let mut context = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
         if let Some(context) = context.as_mut().filter(|_| self.config.sandbox_guards_itself) {
             let profile_type = v1::security_profile::ProfileType::Unconfined.into();
@@ -85,6 +89,9 @@ impl RuntimeManager {
             self.files.run(config.log_directory.clone(), make).await.map_err(SandboxError::LogDirectory)?;
             let began = self.env.monotonic();
             let uid = || pod_spec::uid(pod).to_string();
+            if self.managers.lifts_quota(pod) {
+                self.cgroups.lift_quota(pod_spec::uid(pod));
+            }
             self.cgroups.create_pod(pod).map_err(|error| SandboxError::Cgroup { uid: uid(), error })?;
             self.metrics.observe(&CGROUP_DURATION, &["create"], (self.env.monotonic() - began).as_secs_f64());
             Ok(self.runtime.run_pod_sandbox(config.clone(), handler).await?)

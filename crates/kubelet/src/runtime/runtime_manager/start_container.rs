@@ -17,6 +17,7 @@ use crate::{
     logs::container_logs,
     node::node_metrics::{STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS},
     pod::pod_spec::{self, Kind},
+    resources::container_devices,
     runtime::{
         container_config::{self, ContainerInput, env_file, environment, mounts, network_files},
         user_namespaces,
@@ -63,12 +64,15 @@ impl RuntimeManager {
             .await
             .map_err(StartContainerError::Config)?;
         let log = PathBuf::from(&context.sandbox_config.log_directory).join(&config.log_path);
+        let resources = config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
+        let cpu_set = resources.map(|resources| resources.cpuset_cpus.clone()).unwrap_or_default();
         let create_and_start = async {
             let _start = context.starts.begin();
             let made = self.runtime.create_container(context.sandbox_id, config, context.sandbox_config.clone()).await;
             let id = made.map_err(StartContainerError::Create)?;
             self.recorder.normal(&about, "Created", "Container created");
             self.runtime.start_container(&id).await.map_err(StartContainerError::Run)?;
+            self.managers.started(pod, &container.name, &id, cpu_set).await;
             Ok(id)
         };
         let id = self.starts.run(create_and_start).await?;
@@ -153,7 +157,9 @@ impl RuntimeManager {
                 read.map_err(|error| ContainerConfigError::Files(error.to_string()))?
             }
         };
-        let environment = environment::environment(
+        let device_options = self.devices.options(pod, container).await;
+        let device_options = device_options.map_err(|error| ContainerConfigError::Devices(error.to_string()))?;
+        let mut environment = environment::environment(
             &environment::Context {
                 pod,
                 references: context.references,
@@ -166,6 +172,7 @@ impl RuntimeManager {
             container,
         )
         .map_err(|error| ContainerConfigError::Environment(error.to_string()))?;
+        container_devices::add_environment(&mut environment, &device_options);
         let directory = self.config.pod_dir(pod_spec::uid(pod));
         let hosts_file = mounts::wants_hosts_file(pod, container).then(|| directory.join("etc-hosts"));
         // A fresh one for each incarnation, so that none shows the message of another.
@@ -223,8 +230,10 @@ impl RuntimeManager {
         .map_err(|error| ContainerConfigError::Specification(error.to_string()))?;
         let devices = mounts::devices(pod, container, context.volumes);
         config.devices = devices.map_err(|error| ContainerConfigError::Devices(error.to_string()))?;
+        container_devices::add_to_config(&mut config, device_options);
         if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
-            self.cgroups.enforce(resources);
+            self.cgroups.enforce(pod, container, resources);
+            self.managers.place(pod, &container.name, resources);
         }
         let security = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
         if let (Some(users), Some(options)) = (users, security.and_then(|s| s.namespace_options.as_mut())) {

@@ -20,9 +20,11 @@ pub enum Form {
     Headers,
     /// NAME=BOOL,…
     Gates,
+    /// NODE:KIND=AMOUNT,…;…
+    ReservedMemory,
 }
 
-use Form::{Flag, Gates, Headers, List, Map, Number, Taints, Text, Thresholds};
+use Form::{Flag, Gates, Headers, List, Map, Number, ReservedMemory, Taints, Text, Thresholds};
 
 /// Flags that are fields of the configuration: flag, field, form, help.
 #[rustfmt::skip]
@@ -47,9 +49,9 @@ pub const FIELDS: &[(&str, &str, Form, &str)] = &[
     ("contention-profiling", "enableContentionProfiling", Flag, "false: there is no profiling"),
     ("cpu-cfs-quota", "cpuCFSQuota", Flag, "Enforce processor limits"),
     ("cpu-cfs-quota-period", "cpuCFSQuotaPeriod", Text, "100ms"),
-    ("cpu-manager-policy", "cpuManagerPolicy", Text, "none"),
-    ("cpu-manager-policy-options", "cpuManagerPolicyOptions", Map, "None are known"),
-    ("cpu-manager-reconcile-period", "cpuManagerReconcilePeriod", Text, "Has no effect: there is no static policy"),
+    ("cpu-manager-policy", "cpuManagerPolicy", Text, "none, or static: whole processors of Guaranteed pods are exclusive"),
+    ("cpu-manager-policy-options", "cpuManagerPolicyOptions", Map, "Options of the static policy, as full-pcpus-only=true,…"),
+    ("cpu-manager-reconcile-period", "cpuManagerReconcilePeriod", Text, "How often processors of containers are looked at when nothing calls for it"),
     ("enable-controller-attach-detach", "enableControllerAttachDetach", Flag, "true: volumes are attached by the controller"),
     ("enable-debugging-handlers", "enableDebuggingHandlers", Flag, "Serve logs, exec and the like"),
     ("enable-server", "enableServer", Flag, "Serve anything at all"),
@@ -86,7 +88,7 @@ pub const FIELDS: &[(&str, &str, Form, &str)] = &[
     ("manifest-url-header", "staticPodURLHeader", Headers, "Headers to ask it with, as NAME:VALUE,…"),
     ("max-open-files", "maxOpenFiles", Number, "Files that the kubelet may have open"),
     ("max-pods", "maxPods", Number, "Most pods on this node"),
-    ("memory-manager-policy", "memoryManagerPolicy", Text, "None"),
+    ("memory-manager-policy", "memoryManagerPolicy", Text, "None, or Static: Guaranteed pods get memory of certain NUMA nodes"),
     ("minimum-image-ttl-duration", "imageMinimumGCAge", Text, "Age before which an unused image stays"),
     ("node-status-max-images", "nodeStatusMaxImages", Number, "Most images in the node's status; -1 for all"),
     ("node-status-update-frequency", "nodeStatusUpdateFrequency", Text, "How often the node's status is looked at"),
@@ -104,8 +106,8 @@ pub const FIELDS: &[(&str, &str, Form, &str)] = &[
     ("register-with-taints", "registerWithTaints", Taints, "Taints to register with, as KEY=VALUE:EFFECT,…"),
     ("registry-burst", "registryBurst", Number, "Pulls that may begin at once beyond --registry-qps"),
     ("registry-qps", "registryPullQPS", Number, "Pulls that may begin per second; 0 is without a limit"),
-    ("reserved-cpus", "reservedSystemCPUs", Text, "Not to be had"),
-    ("reserved-memory", "reservedMemory", List, "Not to be had"),
+    ("reserved-cpus", "reservedSystemCPUs", Text, "Processors that no container has to itself, as 0-1,4; replaces what is reserved of cpu"),
+    ("reserved-memory", "reservedMemory", ReservedMemory, "Memory kept from pods by NUMA node, as 0:memory=1Gi,hugepages-2Mi=64Mi;1:…"),
     ("resolv-conf", "resolvConf", Text, "Resolver configuration that pods' own is made from"),
     ("rotate-certificates", "rotateCertificates", Flag, "Renew the client certificate"),
     ("rotate-server-certificates", "serverTLSBootstrap", Flag, "Have the serving certificate signed by the cluster"),
@@ -122,8 +124,8 @@ pub const FIELDS: &[(&str, &str, Form, &str)] = &[
     ("tls-cipher-suites", "tlsCipherSuites", List, "Cipher suites of TLS 1.2 to offer"),
     ("tls-min-version", "tlsMinVersion", Text, "VersionTLS12 or VersionTLS13"),
     ("tls-private-key-file", "tlsPrivateKeyFile", Text, "Its key"),
-    ("topology-manager-policy", "topologyManagerPolicy", Text, "none"),
-    ("topology-manager-policy-options", "topologyManagerPolicyOptions", Map, "None are known"),
+    ("topology-manager-policy", "topologyManagerPolicy", Text, "none, best-effort, restricted or single-numa-node"),
+    ("topology-manager-policy-options", "topologyManagerPolicyOptions", Map, "prefer-closest-numa-nodes=true,max-allowable-numa-nodes=8"),
     ("topology-manager-scope", "topologyManagerScope", Text, "container or pod"),
     ("volume-plugin-dir", "volumePluginDir", Text, "Not to be had: there are no FlexVolume plugins"),
     ("volume-stats-agg-period", "volumeStatsAggPeriod", Text, "Has no effect: volumes are measured when somebody asks"),

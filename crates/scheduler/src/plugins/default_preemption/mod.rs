@@ -49,7 +49,7 @@ impl PostFilterPlugin for DefaultPreemption {
             PostFilterResult::Unschedulable { message, clear_nomination } => {
                 PostFilterResult::Unschedulable { message: format!("preemption: {message}"), clear_nomination }
             }
-            nominated => nominated,
+            other => other,
         }
     }
 
@@ -290,7 +290,7 @@ mod tests {
                 let names: Vec<_> = c.victims.iter().map(|v| v.name()).collect();
                 format!("{}: {}", c.node, names.join(" "))
             }
-            PostFilterResult::Unschedulable { message, .. } => message,
+            PostFilterResult::Unschedulable { message, .. } | PostFilterResult::Act { message, .. } => message,
         };
         assert_eq!(found, wanted);
     }

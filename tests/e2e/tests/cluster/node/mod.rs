@@ -1,6 +1,7 @@
 //! What the node promises a pod, on real containerd: the texts of `[sig-node]` and the volumes of `[sig-storage]`.
 //! Each case is a manifest and what its containers print; several texts share a pod where they can.
 
+mod devices;
 mod environment;
 mod faults;
 mod lifecycle;

@@ -135,5 +135,14 @@ fn the_kubelet_tells_its_numbers() {
     assert!(page.is_some_and(|p| p["memory"]["workingSetBytes"].as_u64().unwrap_or(0) > 0), "{summary}");
     assert!(page.is_some_and(|p| p["network"]["interfaces"][0]["rxBytes"].is_u64()), "{summary}");
     assert!(page.is_some_and(|p| p["process_stats"]["process_count"].as_u64() >= Some(2)), "{summary}");
+    let system = summary["node"]["systemContainers"].as_array().cloned().unwrap_or_default();
+    for name in ["kubelet", "runtime", "pods"] {
+        let found = system.iter().find(|container| container["name"] == name);
+        assert!(found.is_some_and(|c| c["memory"]["rssBytes"].as_u64() > Some(0)), "{name}: {system:?}");
+    }
+    assert!(summary["node"]["memory"]["rssBytes"].as_u64() > Some(0), "{summary}");
+    let little: serde_json::Value =
+        serde_json::from_str(&get("/stats/summary?only_cpu_and_memory=true")).expect("a document");
+    assert!(little["node"]["cpu"].is_object() && little["node"]["fs"].is_null(), "{little}");
     assert!(get("/pods").contains("\"name\":\"page\""));
 }
