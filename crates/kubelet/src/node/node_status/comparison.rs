@@ -2,7 +2,7 @@
 //! Used by `node_status`, which writes only then.
 //! Times and what others write do not count.
 
-use k8s_openapi::api::core::v1::NodeStatus;
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
 
 /// Whether two statuses say different things, heartbeats aside.
 pub fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
@@ -39,4 +39,10 @@ pub fn differs(old: &NodeStatus, new: &NodeStatus) -> bool {
         said.iter_mut().for_each(|said| said.retain(|name, _| is_ours(name) || !name.contains('/')));
     }
     old != essence(new)
+}
+
+/// Another object of the same name is always newer than one that was deleted.
+pub fn is_newer(found: &Node, held: &Node) -> bool {
+    let version = |node: &Node| node.metadata.resource_version.as_ref().and_then(|v| v.parse::<u64>().ok());
+    found.metadata.uid != held.metadata.uid || version(found) > version(held)
 }

@@ -13,7 +13,7 @@ mod pod_cidrs;
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use client::{Client, EventRecorder, Informer, Patch};
-use comparison::differs;
+use comparison::{differs, is_newer};
 use cri::Runtime;
 use env::Env;
 use futures::StreamExt;
@@ -547,12 +547,6 @@ fn condition(
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: before.and_then(|c| c.last_transition_time.clone()).or(Some(Time(now))),
     }
-}
-
-/// Another object of the same name is always newer than one that was deleted.
-fn is_newer(found: &Node, held: &Node) -> bool {
-    let version = |node: &Node| node.metadata.resource_version.as_ref().and_then(|v| v.parse::<u64>().ok());
-    found.metadata.uid != held.metadata.uid || version(found) > version(held)
 }
 
 #[cfg(test)]
