@@ -1,6 +1,13 @@
 //! What Gateways and routes become: listeners, attachment, precedence, references and the conditions that say so. The
 //! cases are those of the published conformance tests in sense.
 
+#[path = "model_fixture.rs"]
+mod fixture;
+
+use fixture::{
+    backend, built, check, class, gateway, goes_to, http_listener, http_route, metadata, one_gateway, parents, read,
+    rule, show,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use rustls::sign::CertifiedKey;
@@ -57,95 +64,6 @@ impl Cluster for World {
         if port == 9999 { Err("port 9999 can't be listened on".into()) } else { Ok(port) }
     }
 }
-
-fn metadata(key: &str, created: u32) -> Value {
-    let (namespace, name) = key.split_once('/').expect("a key");
-    json!({ "namespace": namespace, "name": name, "creationTimestamp": format!("2026-01-01T00:00:{created:02}Z") })
-}
-
-fn read<K: serde::de::DeserializeOwned>(key: &str, created: u32, spec: Value) -> Arc<K> {
-    Arc::new(serde_json::from_value(json!({ "metadata": metadata(key, created), "spec": spec })).expect("an object"))
-}
-
-fn class() -> Arc<GatewayClass> {
-    read("/minke", 0, json!({ "controllerName": "minke.io/gateway" }))
-}
-
-fn gateway(key: &str, created: u32, listeners: Value) -> Arc<Gateway> {
-    read(key, created, json!({ "gatewayClassName": "minke", "listeners": listeners }))
-}
-
-fn http_listener(name: &str, hostname: Option<&str>) -> Value {
-    let mut listener = json!({ "name": name, "port": 80, "protocol": "HTTP" });
-    if let Some(hostname) = hostname {
-        listener["hostname"] = hostname.into();
-    }
-    listener
-}
-
-fn one_gateway() -> GatewaySnapshot {
-    GatewaySnapshot {
-        classes: vec![class()],
-        gateways: vec![gateway("n/g", 1, json!([http_listener("http", None)]))],
-        ..GatewaySnapshot::default()
-    }
-}
-
-fn backend(name: &str) -> Value {
-    json!([{ "name": name, "port": 8080 }])
-}
-
-/// One rule that leads to a Service.
-fn rule(one: Value, service: &str) -> Value {
-    json!({ "matches": [one], "backendRefs": backend(service) })
-}
-
-fn http_route(key: &str, created: u32, spec: Value) -> Arc<HttpRoute> {
-    let mut spec = spec;
-    if spec.get("parentRefs").is_none() {
-        spec["parentRefs"] = json!([{ "name": "g", "namespace": "n" }]);
-    }
-    read(key, created, spec)
-}
-
-fn built(snapshot: &GatewaySnapshot) -> Built {
-    build(snapshot, &["10.0.0.1".parse().unwrap()], &mut World::default())
-}
-
-/// `METHOD host/path?query name=value…`, answered with the Service it goes to.
-fn goes_to(built: &Built, port: u16, request: &str) -> Option<String> {
-    let mut words = request.split(' ');
-    let (method, target) = (words.next().unwrap().parse::<Method>().unwrap(), words.next().unwrap());
-    let mut headers = HeaderMap::new();
-    for (name, value) in words.filter_map(|word| word.split_once('=')) {
-        headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::from_str(value).unwrap());
-    }
-    let (host, rest) = target.split_at(target.find('/').unwrap());
-    let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
-    let table = PortTable { gateway: built.ports.get(&port)?.clone(), ..PortTable::default() };
-    let route = table.find(host, path, &RequestHead { method: &method, headers: &headers, query })?;
-    let destination = route.destinations.pick();
-    Some(destination.and_then(|d| Some(d.backend.as_ref()?.key.service.clone())).unwrap_or("500".into()))
-}
-
-#[track_caller]
-fn check(built: &Built, requests: &[(&str, Option<&str>)]) {
-    for (request, expected) in requests {
-        assert_eq!(goes_to(built, 80, request).as_deref(), *expected, "{request}");
-    }
-}
-
-fn show(conditions: &[DesiredCondition]) -> String {
-    let one = |c: &DesiredCondition| format!("{}={}/{}", c.kind, if c.status { "T" } else { "F" }, c.reason);
-    conditions.iter().map(one).collect::<Vec<_>>().join(" ")
-}
-
-/// The conditions of a route's parents.
-fn parents(built: &Built, kind: &'static str, key: &str) -> Vec<String> {
-    built.statuses.routes[&(kind, key.to_string())].iter().map(|parent| show(&parent.conditions)).collect()
-}
-
-const FINE: &str = "Accepted=T/Accepted ResolvedRefs=T/ResolvedRefs";
 
 #[test]
 fn matches_take_precedence_as_the_specification_says() {
