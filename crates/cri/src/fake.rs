@@ -470,8 +470,10 @@ impl Runtime for FakeRuntime {
         state.call("update_container_resources", id)?;
         let (_, status) = state.containers.get_mut(id).ok_or_else(|| missing("container", id))?;
         let before = status.resources.take().and_then(|resources| resources.linux).unwrap_or_default();
-        status.resources =
-            Some(v1::ContainerResources { linux: Some(updated(before, resources)), ..Default::default() });
+        status.resources = Some(v1::ContainerResources {
+            linux: Some(crate::fake_resources::updated(before, resources)),
+            ..Default::default()
+        });
         Ok(())
     }
 
@@ -585,21 +587,5 @@ impl Runtime for FakeRuntime {
     async fn events(&self) -> Result<EventStream> {
         let stream = BroadcastStream::new(self.events.subscribe());
         Ok(stream.filter_map(|event| async move { event.ok().map(Ok) }).boxed())
-    }
-}
-
-/// As containerd does it: what is not named stays.
-fn updated(before: v1::LinuxContainerResources, new: v1::LinuxContainerResources) -> v1::LinuxContainerResources {
-    let number = |before: i64, new: i64| if new == 0 { before } else { new };
-    let text = |before: String, new: String| if new.is_empty() { before } else { new };
-    v1::LinuxContainerResources {
-        cpu_period: number(before.cpu_period, new.cpu_period),
-        cpu_quota: number(before.cpu_quota, new.cpu_quota),
-        cpu_shares: number(before.cpu_shares, new.cpu_shares),
-        memory_limit_in_bytes: number(before.memory_limit_in_bytes, new.memory_limit_in_bytes),
-        oom_score_adj: number(before.oom_score_adj, new.oom_score_adj),
-        cpuset_cpus: text(before.cpuset_cpus, new.cpuset_cpus),
-        cpuset_mems: text(before.cpuset_mems, new.cpuset_mems),
-        ..new
     }
 }

@@ -6,6 +6,7 @@
 pub mod containerd;
 pub mod events;
 pub mod fake;
+mod fake_resources;
 mod remote;
 
 use async_trait::async_trait;

@@ -1,8 +1,8 @@
 //! The file `kubelet_internal_checkpoint`: which container has which devices, in the kubelet's own format, so that either
 //! side can take over a node from the other.
 //! Used by `manager`.
-//! Invariant: pure; a file whose checksum does not fit is refused whole (tidy: `pure_files`, test:
-//! `torn_and_foreign_files_are_refused`).
+//! Invariant: pure; a file whose checksum does not fit is refused whole (test:
+//! `torn_and_foreign_files_are_refused`) (tidy: `pure_files`).
 
 use std::{collections::BTreeMap, fmt::Write};
 

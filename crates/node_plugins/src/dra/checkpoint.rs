@@ -1,7 +1,7 @@
 //! The file `dra_manager_state`: claims that are prepared or about to be, in the kubelet's own format.
 //! Used by `manager`.
-//! Invariant: pure; a file whose checksum or version does not fit is refused whole (tidy: `pure_files`, test:
-//! `torn_and_foreign_files_are_refused`).
+//! Invariant: pure; a file whose checksum or version does not fit is refused whole (test:
+//! `torn_and_foreign_files_are_refused`) (tidy: `pure_files`).
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Which claims are prepared on this node, with which devices, and for which pods.
 //! Kept by `manager`, written to disk by `checkpoint`.
-//! Invariant: pure; a claim stays here until the last pod that uses it has ended and its drivers have let go of it (tidy:
-//! `pure_files`, test: `a_claim_is_let_go_with_its_last_pod`).
+//! Invariant: pure; a claim stays here until the last pod that uses it has ended and its drivers have let go of it (test:
+//! `a_claim_is_let_go_with_its_last_pod`) (tidy: `pure_files`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Devices as the scheduler knows them: what drivers publish, what claims have, and what decided pods are about to get.
 //! Fed by `scheduler::event_handlers`; what is about to be written is added at Reserve by `DynamicResources`.
 //! Invariant: what was promised counts until the claim itself says it, or it is certain that it never will; so nothing
-//! is given twice, whatever is on its way (tests: `dynamic_resources`).
+//! is given twice, whatever is on its way (test: `what_is_promised_is_not_given_again`).
 
 use std::{collections::HashMap, sync::Arc};
 
