@@ -90,4 +90,4 @@ pub fn parents(built: &Built, kind: &'static str, key: &str) -> Vec<String> {
     built.statuses.routes[&(kind, key.to_string())].iter().map(|parent| show(&parent.conditions)).collect()
 }
 
-const FINE: &str = "Accepted=T/Accepted ResolvedRefs=T/ResolvedRefs";
+pub const FINE: &str = "Accepted=T/Accepted ResolvedRefs=T/ResolvedRefs";

@@ -5,8 +5,8 @@
 mod fixture;
 
 use fixture::{
-    backend, built, check, class, gateway, goes_to, http_listener, http_route, metadata, one_gateway, parents, read,
-    rule, show,
+    FINE, backend, built, check, class, gateway, goes_to, http_listener, http_route, one_gateway, parents, read, rule,
+    show,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
