@@ -11,7 +11,7 @@ const DISTANCE_MAX: usize = 2;
 
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // Short words are near to everything.
-    let limit = DISTANCE_MAX.min(word.len() / 3);
+    let limit = DISTANCE_MAX.min(word.len().saturating_sub(2) / 3);
     let near = known.map(|candidate| (distance(candidate, word), candidate)).filter(|(far, _)| *far <= limit);
     near.min().map(|(_, candidate)| candidate)
 }

@@ -22,11 +22,15 @@ impl Behavior for DeviceClass {
     }
 
     fn prepare_create(&self, object: &mut Value) {
-        disabled_fields::class_spec(&mut object["spec"], &Value::Null);
+        if let Some(part) = object.pointer_mut("/spec") {
+            disabled_fields::class_spec(part, &Value::Null);
+        }
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value) {
-        disabled_fields::class_spec(&mut object["spec"], &old["spec"]);
+        if let Some(part) = object.pointer_mut("/spec") {
+            disabled_fields::class_spec(part, &old["spec"]);
+        }
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

@@ -119,7 +119,7 @@ pub fn claim_status(status: &mut Value, old: &Value) {
     };
     let results = |status: &Value| ids(status, |s| &s["allocation"]["devices"]["results"]);
     let (before, now) = (results(old), results(status));
-    if let Some(devices) = status["devices"].as_array_mut() {
+    if let Some(devices) = status.get_mut("devices").and_then(Value::as_array_mut) {
         devices.retain(|device| {
             let id = ["driver", "pool", "device", "shareID"].map(|f| device[f].clone());
             !before.contains(&id) || now.contains(&id)

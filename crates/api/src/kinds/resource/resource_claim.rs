@@ -55,17 +55,23 @@ impl Behavior for ResourceClaim {
 
     fn prepare_create(&self, object: &mut Value) {
         object["status"] = json!({});
-        disabled_fields::claim_spec(&mut object["spec"], &Value::Null);
+        if let Some(part) = object.pointer_mut("/spec") {
+            disabled_fields::claim_spec(part, &Value::Null);
+        }
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value) {
         keep_field(object, old, "status");
-        disabled_fields::claim_spec(&mut object["spec"], &old["spec"]);
+        if let Some(part) = object.pointer_mut("/spec") {
+            disabled_fields::claim_spec(part, &old["spec"]);
+        }
     }
 
     fn prepare_status_update(&self, object: &mut Value, old: &Value) {
         reset_to_old(object, old, self.status_update_resets());
-        disabled_fields::claim_status(&mut object["status"], &old["status"]);
+        if let Some(part) = object.pointer_mut("/status") {
+            disabled_fields::claim_status(part, &old["status"]);
+        }
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

@@ -33,11 +33,15 @@ impl Behavior for ResourceClaimTemplate {
     }
 
     fn prepare_create(&self, object: &mut Value) {
-        disabled_fields::claim_spec(&mut object["spec"]["spec"], &Value::Null);
+        if let Some(part) = object.pointer_mut("/spec/spec") {
+            disabled_fields::claim_spec(part, &Value::Null);
+        }
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value) {
-        disabled_fields::claim_spec(&mut object["spec"]["spec"], &old["spec"]["spec"]);
+        if let Some(part) = object.pointer_mut("/spec/spec") {
+            disabled_fields::claim_spec(part, &old["spec"]["spec"]);
+        }
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

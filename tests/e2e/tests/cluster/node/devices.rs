@@ -95,7 +95,7 @@ kind: Pod
 metadata: {name: user}
 spec:
   nodeName: e2e
-  terminationGracePeriodSeconds: 0
+  terminationGracePeriodSeconds: 1
   resourceClaims: [{name: device, resourceClaimName: file}]
   containers:
   - name: main
