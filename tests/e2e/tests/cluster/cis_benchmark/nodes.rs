@@ -55,7 +55,13 @@ pub const NODES: &[Row] = &[
     ("4.2.11", "Kubelet: serving certificate rotates", Pass, "at two thirds of its life", |f| {
         f.files("pki", "kubelet.crt", 0o644)
     }),
-    ("4.2.12", "Kubelet: strong ciphers", Pass, "TLS 1.2 and 1.3 with ECDHE and AEAD", |f| tls(f.kubelet_address)),
+    (
+        "4.2.12",
+        "Kubelet: strong ciphers",
+        Pass,
+        "TLS 1.2 and 1.3 with ECDHE and AEAD; `tlsCipherSuites` offers fewer",
+        |f| tls(f.kubelet_address),
+    ),
     (
         "4.2.13",
         "Kubelet: processes of a pod are limited",
