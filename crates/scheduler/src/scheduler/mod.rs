@@ -63,9 +63,10 @@ async fn run_until(
 ) -> Result<(), Error> {
     config.profiles()?;
     let work = |term: CancellationToken| {
-        let (config, client, env, informers) = (&config, client.clone(), env.clone(), &informers);
+        let (config, client, env, informers) = (&config, client.clone(), env.part(), &informers);
         async move {
-            let Some(scheduler) = Scheduler::new(config, client, env) else { return };
+            let tasks = TasksOfTerm(env);
+            let Some(scheduler) = Scheduler::new(config, client, tasks.0.clone()) else { return };
             tokio::select! {
                 biased;
                 () = scheduler.run(informers) => {}
@@ -81,6 +82,15 @@ async fn run_until(
         }
     }
     Ok(())
+}
+
+/// Binding cycles and reports end with the term: another may schedule the same pods by now.
+struct TasksOfTerm(Env);
+
+impl Drop for TasksOfTerm {
+    fn drop(&mut self) {
+        self.0.crash();
+    }
 }
 
 fn leader_election(config: &crate::LeaderElectionConfig, env: &Env) -> LeaderElection {
