@@ -177,7 +177,13 @@ pub const ETCD: &[Row] = &[
 ];
 
 pub const CONTROL_PLANE: &[Row] = &[
-    ("3.1.1", "Users do not have client certificates", Operator, "only the admin has one; OIDC is not built", nothing),
+    (
+        "3.1.1",
+        "Users do not have client certificates",
+        Operator,
+        "only the admin has one; others can come by OpenID Connect",
+        nothing,
+    ),
     ("3.1.2", "Users do not have ServiceAccount tokens", Operator, "who gets one is the operator's", nothing),
     ("3.1.3", "Users do not have bootstrap tokens", Pass, "one, for nodes, good for 24 hours", |f| {
         let expiration =

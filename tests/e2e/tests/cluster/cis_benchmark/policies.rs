@@ -86,7 +86,7 @@ pub const OTHER_POLICIES: &[Row] = &[
     ("5.3.2", "Namespaces have NetworkPolicies", Operator, "by who works in them", nothing),
     ("5.4.1", "Secrets are files, not variables", Operator, "by the pods' own specification", nothing),
     ("5.4.2", "Secrets are kept outside", Operator, "a CSI driver for secrets can be installed", nothing),
-    ("5.5.1", "Provenance of images", Operator, "a validating webhook; ImagePolicyWebhook is not built", nothing),
+    ("5.5.1", "Provenance of images", Operator, "a validating webhook, or the plugin ImagePolicyWebhook", nothing),
     ("5.6.1", "Namespaces are boundaries", Operator, "who works where is the operator's", nothing),
     ("5.6.2", "seccomp profiles of pods", Operator, "RuntimeDefault, by the pod or `seccompDefault`", nothing),
     ("5.6.3", "Security contexts of pods", Operator, "by the pods' own specification", nothing),
