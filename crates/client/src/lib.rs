@@ -3,6 +3,7 @@
 //! Invariant: no component reaches the store or another component except through here (tidy: `dependencies`).
 
 mod answers;
+mod any_certificate;
 mod api;
 mod change_queue;
 mod delegated;
@@ -18,6 +19,7 @@ mod transport;
 mod work_queue;
 
 pub use answers::{read_events, read_list};
+pub use any_certificate::AnyCertificate;
 pub use api::{Api, ListParams, Patch};
 pub use change_queue::{ObjectChange, ObjectSubscription};
 pub use delegated::{User, bearer_token};
@@ -26,7 +28,7 @@ pub use https::{HttpsConfig, HttpsTransport, Identity};
 pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectInformer, Subscription};
 pub use kubeconfig::{KubeconfigError, certificates, certified_key, from_kubeconfig, kubeconfig_yaml};
 pub use leader_election::{LeaderElection, lead, run_as_leader};
-pub use object_forms::sweep_object_forms;
+pub use object_forms::{read_once, sweep_object_forms};
 pub use service_account_transport::ServiceAccountTransport;
 pub use transport::{Client, ObjectList, Transport, WatchStream, may_have_happened};
 pub use work_queue::WorkQueue;

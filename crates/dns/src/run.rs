@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use api::Object;
 use client::{InformerFactory, ListParams, ObjectChange};
 use env::Env;
 use futures::future::BoxFuture;
@@ -18,7 +17,6 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use parking_lot::RwLock;
-use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -155,13 +153,6 @@ fn assign(address: SocketAddr, interface: &str) -> Result<(), DnsError> {
     Err(DnsError::Address(address, interface.to_owned(), problem))
 }
 
-/// The object for this once: the zone keeps what is needed of it, and the rest need not stay in memory.
-fn read<K: DeserializeOwned + Clone + Send + Sync + 'static>(object: &Object) -> Option<K> {
-    // What can't be read as it is gets a second, more patient look.
-    let read = serde_json::from_slice(object.json()).or_else(|_| object.typed::<K>().map(|object| (*object).clone()));
-    read.inspect_err(|error| tracing::error!(%error, "skipping an object that can't be read")).ok()
-}
-
 /// Starts a follower per kind and returns when each has applied its first list.
 async fn follow(
     config: &DnsConfig,
@@ -178,7 +169,7 @@ async fn follow(
             let zone = zone.clone();
             let apply = move |zone: &RwLock<Zone>, change: ObjectChange| match change.new.as_deref() {
                 Some(object) => {
-                    if let Some(object) = read::<$kind>(object) {
+                    if let Some(object) = client::read_once::<$kind>(object) {
                         $apply(&mut zone.write(), &change.key, &object);
                     }
                 }

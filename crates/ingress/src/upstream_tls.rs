@@ -17,7 +17,7 @@ use rustls::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
-    crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
+    crypto::{CryptoProvider, aws_lc_rs},
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
 
@@ -119,7 +119,7 @@ fn verifier(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ServerCertVerifier>, String> {
     let roots = match &settings.roots {
-        TrustedRoots::Anybody => return Ok(Arc::new(AnyServer(provider.clone()))),
+        TrustedRoots::Anybody => return Ok(Arc::new(client::AnyCertificate(provider.clone()))),
         TrustedRoots::Pem(pem) => roots(pem)?,
         TrustedRoots::System => {
             let bundle = SYSTEM_BUNDLES.iter().find_map(|path| fs::read(path).ok());
@@ -148,45 +148,6 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
         roots.add(certificate).map_err(|error| format!("a certificate can't be used: {error}"))?;
     }
     if roots.is_empty() { Err("there is no certificate".into()) } else { Ok(roots) }
-}
-
-/// Whoever answers.
-#[derive(Debug)]
-struct AnyServer(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 /// One whose certificate has one of these names.

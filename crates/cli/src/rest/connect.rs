@@ -12,13 +12,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use rustls::{
-    DigitallySignedStruct, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::CryptoProvider,
-    pki_types::{CertificateDer, ServerName, UnixTime},
-    sign::CertifiedKey,
-};
+use rustls::{SignatureScheme, pki_types::ServerName, sign::CertifiedKey};
 use tokio::net::TcpStream;
 
 use super::{Body, Transport, Upgrade};
@@ -46,45 +40,6 @@ pub struct HttpTransport {
     client: Client<Connector, Full<Bytes>>,
 }
 
-/// `--insecure-skip-tls-verify`: any certificate will do.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 #[derive(Debug)]
 struct OneCertificate(Arc<CertifiedKey>);
 
@@ -104,7 +59,7 @@ pub fn tls_config(connection: &Connection) -> Result<rustls::ClientConfig> {
         .with_safe_default_protocol_versions()
         .map_err(|e| Failure::message(e.to_string()))?;
     let builder = if connection.insecure_skip_tls_verify {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(client::AnyCertificate(provider)))
     } else {
         let mut roots = rustls::RootCertStore::empty();
         if connection.certificate_authority.is_empty() {

@@ -3,6 +3,7 @@
 use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
+use client::AnyCertificate;
 use env::Env;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use http_body_util::{BodyExt, StreamBody};
@@ -15,12 +16,8 @@ use ingress::{
     Backend, BackendState, Certificates, Entry, Protocol, Proxy, ProxyConfig, RouteSettings, SharedTable,
     TableResolver, default_certificate, server_config,
 };
-use rustls::{
-    ClientConfig, DigitallySignedStruct, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    sign::CertifiedKey,
-};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, sign::CertifiedKey};
+use rustls_pki_types::ServerName;
 use serve::{Limits, serve_https};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -30,45 +27,6 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Front, backend, table};
-
-/// Takes any certificate: which one was shown is what is looked at.
-#[derive(Debug)]
-struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
 
 pub async fn connect(address: SocketAddr, name: &str, alpn: &str) -> TlsStream<TcpStream> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
