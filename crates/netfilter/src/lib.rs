@@ -10,6 +10,7 @@ pub mod nftables;
 mod packet;
 pub mod set_elements;
 mod socket;
+mod table_repair;
 
 pub use message::{
     Message, Messages, NETFILTER_HEADER_BYTES, NLA_F_NESTED, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST,
@@ -19,3 +20,4 @@ pub use nft_command::{Nft, NftError};
 pub use nft_monitor::{NftEvent, NftMonitor};
 pub use packet::{Family, Protocol};
 pub use socket::{NetfilterSocket, open, request};
+pub use table_repair::{Suspicion, TableRepair};

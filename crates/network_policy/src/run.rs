@@ -5,17 +5,15 @@
 
 use std::time::Duration;
 
-use api::Object;
-use client::{EventRecorder, InformerFactory, ObjectChange, ObjectRef, ObjectSubscription};
-use env::{Backoff, Env};
+use client::{EventRecorder, InformerFactory, ObjectChange, ObjectRef, ObjectSubscription, read_once};
+use env::Env;
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
     networking::v1::NetworkPolicy,
 };
 use metrics::Metrics;
-use netfilter::{Family, Nft, NftError, NftEvent, NftMonitor, set_elements::ElementWriter};
-use serde::de::DeserializeOwned;
+use netfilter::{Family, Nft, NftError, NftEvent, NftMonitor, Suspicion, TableRepair, set_elements::ElementWriter};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -43,7 +41,6 @@ pub async fn remove(table: &str) -> Result<(), NftError> {
 
 /// Nobody waits for what is removed.
 const REMOVALS_DELAY: Duration = Duration::from_secs(1);
-const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// Runs until `shutdown`. Needs the right to change the network of the namespace it is in.
 pub fn run(
@@ -83,22 +80,11 @@ async fn run_until(
         waiting: Vec::new(),
         removals: String::new(),
         removals_due: None,
-        retry: None,
-        full_needed: true,
-        full_finished: None,
-        watching: true,
-        backoff: RETRY_BACKOFF,
+        repair: TableRepair::default(),
     };
     let watched = [namespaces.objects(), pods.objects(), policies.objects()].map(|objects| objects.subscribe());
     enforcer.run(watched, monitor, shutdown).await;
     Ok(())
-}
-
-/// The object for this once: the index keeps what is needed of it.
-fn read<K: DeserializeOwned + Clone + Send + Sync + 'static>(object: &Object) -> Option<K> {
-    // What can't be read as it is gets a second, more patient look.
-    let read = serde_json::from_slice(object.json()).or_else(|_| object.typed::<K>().map(|object| (*object).clone()));
-    read.inspect_err(|error| tracing::error!(%error, "skipping an object that can't be read")).ok()
 }
 
 struct Enforcer {
@@ -113,11 +99,7 @@ struct Enforcer {
     /// Of chains and sets that nothing names any more; names never come back.
     removals: String,
     removals_due: Option<Duration>,
-    retry: Option<Duration>,
-    full_needed: bool,
-    full_finished: Option<Duration>,
-    watching: bool,
-    backoff: Backoff,
+    repair: TableRepair,
 }
 
 impl Enforcer {
@@ -141,11 +123,12 @@ impl Enforcer {
             while let Ok(claim) = self.config.claims.receiver.try_recv() {
                 self.claim(claim);
             }
-            if self.retry.is_none() {
+            let now = self.env.monotonic();
+            if self.repair.retry_in(now).is_none() {
                 self.sync(&mut monitor).await;
             }
             let now = self.env.monotonic();
-            let until = self.retry.map(|at| at.saturating_sub(now));
+            let until = self.repair.retry_in(now);
             let removals = self.removals_due.map(|at| at.saturating_sub(now));
             tokio::select! {
                 change = namespaces.next() => match change {
@@ -161,8 +144,8 @@ impl Enforcer {
                     None => return,
                 },
                 Some(claim) = self.config.claims.receiver.recv() => self.claim(claim),
-                event = monitor.next(), if self.watching => self.nft_event(event).await,
-                () = self.env.sleep(until.unwrap_or_default()), if until.is_some() => self.retry = None,
+                event = monitor.next(), if self.repair.is_watching() => self.nft_event(event).await,
+                () = self.env.sleep(until.unwrap_or_default()), if until.is_some() => self.repair.retry_now(),
                 () = self.env.sleep(removals.unwrap_or_default()), if removals.is_some() => self.remove_unused().await,
                 () = shutdown.cancelled() => return,
             }
@@ -170,18 +153,18 @@ impl Enforcer {
     }
 
     fn namespace(&mut self, change: &ObjectChange) {
-        let namespace = change.new.as_deref().and_then(read::<Namespace>);
+        let namespace = change.new.as_deref().and_then(read_once::<Namespace>);
         let labels = namespace.map(|namespace| namespace.metadata.labels.unwrap_or_default());
         self.index.apply_namespace(&change.key, labels);
     }
 
     fn policy(&mut self, change: &ObjectChange) {
-        let policy = change.new.as_deref().and_then(read::<NetworkPolicy>);
+        let policy = change.new.as_deref().and_then(read_once::<NetworkPolicy>);
         self.index.apply_policy(&change.key, policy.as_ref().and_then(PolicyInfo::read));
     }
 
     fn pod(&mut self, change: &ObjectChange) {
-        let pod = change.new.as_deref().and_then(read::<Pod>);
+        let pod = change.new.as_deref().and_then(read_once::<Pod>);
         let info = pod.as_ref().and_then(|pod| PodInfo::read(pod, &self.config.node_name));
         self.index.apply_pod(&change.key, info);
     }
@@ -192,35 +175,23 @@ impl Enforcer {
     }
 
     async fn nft_event(&mut self, event: std::io::Result<NftEvent>) {
-        if self.full_needed && self.retry.is_some() {
-            // One flush comes as many messages; the repair is already due.
-            return;
-        }
-        match event {
-            Ok(NftEvent::Deletion) => {
-                tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
-            }
-            Ok(NftEvent::Overrun) => {
+        match self.repair.suspect(event) {
+            Ok(Suspicion::None) => return,
+            Ok(Suspicion::Lost) => {
                 if self.find().await.is_ok() {
                     return;
                 }
             }
+            Ok(Suspicion::Changed) => {
+                tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
+            }
             Err(error) => {
                 tracing::error!(%error, "failed to read nftables notifications; foreign changes will go unnoticed");
-                self.watching = false;
                 return;
             }
         }
         self.config.metrics.count(&REPAIRS, &[]);
-        self.full_needed = true;
-        // Two agents with the same table name would fight for ever; not at full speed.
-        let now = self.env.monotonic();
-        match self.full_finished {
-            Some(at) if now.saturating_sub(at) < self.backoff.coming_delay() => {
-                self.retry = Some(now + self.backoff.next_delay());
-            }
-            _ => self.backoff.reset(),
-        }
+        self.repair.changed(self.env.monotonic());
     }
 
     /// Whether our tables are there.
@@ -234,18 +205,18 @@ impl Enforcer {
         let began = self.env.monotonic();
         let changes = self.index.take_changes();
         let mut kind = None;
-        if !changes.is_empty() && !self.full_needed {
+        if !changes.is_empty() && !self.repair.is_full_needed() {
             let only_elements = changes.sets.is_empty() && changes.chains.is_empty();
             match self.write(&changes).await {
                 Ok(()) => kind = Some(if only_elements { "elements" } else { "incremental" }),
                 Err(error) => {
                     tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
                     self.config.metrics.count(&FAILURES, &[]);
-                    self.full_needed = true;
+                    self.repair.require_full();
                 }
             }
         }
-        if self.full_needed {
+        if self.repair.is_full_needed() {
             let text = render::full_tables(&self.index.everything(), &self.config.table);
             let written = match monitor.suspended_during(self.nft.apply([text])).await {
                 // Nobody listened: who took it away again in the meantime went unheard.
@@ -254,12 +225,11 @@ impl Enforcer {
             };
             if let Err(error) = written {
                 self.report(&error);
-                self.retry = Some(self.env.monotonic() + self.backoff.next_delay());
+                self.repair.failed(self.env.monotonic());
                 return;
             }
-            self.full_needed = false;
+            self.repair.written(self.env.monotonic());
             (self.removals, self.removals_due) = (String::new(), None);
-            self.full_finished = Some(self.env.monotonic());
             kind = Some("full");
         }
         if let Some(kind) = kind {
@@ -298,7 +268,7 @@ impl Enforcer {
         if let Err(error) = self.nft.apply([text]).await {
             tracing::warn!(%error, "failed to remove unused chains and sets; writing all rules anew");
             self.config.metrics.count(&FAILURES, &[]);
-            self.full_needed = true;
+            self.repair.require_full();
         }
     }
 

@@ -11,9 +11,10 @@ use std::{
     time::Duration,
 };
 
-use api::Object;
-use client::{EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, ObjectSubscription, reference};
-use env::{Backoff, Env};
+use client::{
+    EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, ObjectSubscription, read_once, reference,
+};
+use env::Env;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -22,8 +23,7 @@ use k8s_openapi::api::{
     networking::v1::ServiceCIDR,
 };
 use metrics::{Family, Metrics};
-use netfilter::{Nft, NftError, NftEvent, NftMonitor, set_elements::ElementWriter};
-use serde::de::DeserializeOwned;
+use netfilter::{Nft, NftError, NftEvent, NftMonitor, Suspicion, TableRepair, set_elements::ElementWriter};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -79,7 +79,6 @@ pub async fn remove(table: &str) -> Result<(), NftError> {
 /// Where the EndpointSlice controller says since when a change is on its way.
 const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const ZONE: &str = "topology.kubernetes.io/zone";
-const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// Runs until `shutdown`. Needs the right to change the network of the namespace it is in.
 pub fn run(
@@ -159,11 +158,7 @@ async fn run_until(
         dirty: BTreeSet::new(),
         published: HashMap::new(),
         newest: 0,
-        retry: None,
-        full_needed: true,
-        full_finished: None,
-        watching: true,
-        backoff: RETRY_BACKOFF,
+        repair: TableRepair::default(),
         metrics,
         moved: BTreeSet::new(),
         triggers: Vec::new(),
@@ -171,13 +166,6 @@ async fn run_until(
     let watched = [services.objects(), slices.objects(), ranges.objects(), own.objects()];
     proxy.run(watched.map(|objects| objects.subscribe()), monitor, shutdown).await;
     Ok(())
-}
-
-/// The object for this once: `model` keeps what is needed of it, and the rest need not stay in memory.
-fn read<K: DeserializeOwned + Clone + Send + Sync + 'static>(object: &Object) -> Option<K> {
-    // What can't be read as it is gets a second, more patient look.
-    let read = serde_json::from_slice(object.json()).or_else(|_| object.typed::<K>().map(|object| (*object).clone()));
-    read.inspect_err(|error| tracing::error!(%error, "skipping an object that can't be read")).ok()
 }
 
 /// When the pod or Service changed that made this slice change.
@@ -203,11 +191,7 @@ struct Proxy {
     slices: Informer<EndpointSlice>,
     recorder: EventRecorder,
     proxy_health: ProxyHealth,
-    retry: Option<Duration>,
-    full_needed: bool,
-    full_finished: Option<Duration>,
-    watching: bool,
-    backoff: Backoff,
+    repair: TableRepair,
     metrics: Metrics,
     /// UDP frontends whose flows have to be looked at once the rules are written.
     moved: BTreeSet<Frontend>,
@@ -236,10 +220,10 @@ impl Proxy {
             while let Some(change) = ranges.try_next() {
                 self.range(&change);
             }
-            if self.retry.is_none() {
+            if self.repair.retry_in(self.env.monotonic()).is_none() {
                 self.sync(&mut monitor).await;
             }
-            let until = self.retry.map(|at| at.saturating_sub(self.env.monotonic()));
+            let until = self.repair.retry_in(self.env.monotonic());
             tokio::select! {
                 change = services.next() => match change {
                     Some(change) => self.service(&change),
@@ -257,8 +241,8 @@ impl Proxy {
                     Some(change) => self.own_node(&change),
                     None => return,
                 },
-                event = monitor.next(), if self.watching => self.nft_event(event).await,
-                () = self.env.sleep(until.unwrap_or_default()), if until.is_some() => self.retry = None,
+                event = monitor.next(), if self.repair.is_watching() => self.nft_event(event).await,
+                () = self.env.sleep(until.unwrap_or_default()), if until.is_some() => self.repair.retry_now(),
                 () = shutdown.cancelled() => return,
             }
         }
@@ -266,7 +250,7 @@ impl Proxy {
 
     fn service(&mut self, change: &ObjectChange) {
         self.metrics.count(&SERVICE_CHANGES, &[]);
-        let service = change.new.as_deref().and_then(read::<Service>);
+        let service = change.new.as_deref().and_then(read_once::<Service>);
         if self.state.apply_service(&change.key, service.as_ref()) {
             self.dirty.insert(change.key.clone());
         }
@@ -274,9 +258,9 @@ impl Proxy {
 
     fn slice(&mut self, change: &ObjectChange) {
         self.metrics.count(&ENDPOINT_CHANGES, &[]);
-        let slice = change.new.as_deref().and_then(read::<EndpointSlice>);
+        let slice = change.new.as_deref().and_then(read_once::<EndpointSlice>);
         // Those of the first list may be old; they say nothing about us.
-        if !self.full_needed {
+        if !self.repair.is_full_needed() {
             self.triggers.extend(slice.as_ref().and_then(trigger));
         }
         self.newest = self.newest.max(change.new.as_ref().map_or(0, |object| object.meta.resource_version));
@@ -284,7 +268,7 @@ impl Proxy {
     }
 
     fn range(&mut self, change: &ObjectChange) {
-        let range = change.new.as_deref().and_then(read::<ServiceCIDR>);
+        let range = change.new.as_deref().and_then(read_once::<ServiceCIDR>);
         if self.state.apply_service_cidr(&change.key, range.as_ref()) {
             self.dirty.insert(NO_SERVICE.to_owned());
         }
@@ -296,7 +280,7 @@ impl Proxy {
         if change.key != self.config.node.node_name {
             return;
         }
-        let Some(node) = change.new.as_deref().and_then(read::<Node>) else { return };
+        let Some(node) = change.new.as_deref().and_then(read_once::<Node>) else { return };
         let zone = node.metadata.labels.and_then(|mut labels| labels.remove(ZONE)).filter(|zone| !zone.is_empty());
         if zone == self.config.node.zone {
             return;
@@ -304,46 +288,34 @@ impl Proxy {
         self.config.node.zone = zone;
         let mut slices = self.slices.objects().subscribe();
         while let Some(change) = slices.try_next() {
-            let slice = change.new.as_deref().and_then(read::<EndpointSlice>);
+            let slice = change.new.as_deref().and_then(read_once::<EndpointSlice>);
             self.dirty.extend(self.state.apply_slice(&change.key, slice.as_ref(), &self.config.node));
         }
     }
 
     async fn nft_event(&mut self, event: std::io::Result<NftEvent>) {
-        if self.full_needed && self.retry.is_some() {
-            // One flush comes as many messages; the repair is already due.
-            return;
-        }
-        match event {
-            Ok(NftEvent::Deletion) => {
-                tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
-            }
-            Ok(NftEvent::Overrun) => {
+        match self.repair.suspect(event) {
+            Ok(Suspicion::None) => return,
+            Ok(Suspicion::Lost) => {
                 if self.find().await.is_ok() {
                     return;
                 }
             }
+            Ok(Suspicion::Changed) => {
+                tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
+            }
             Err(error) => {
                 tracing::error!(%error, "failed to read nftables notifications; foreign changes will go unnoticed");
-                self.watching = false;
                 return;
             }
         }
-        self.full_needed = true;
-        // Two agents with the same table name would fight for ever; not at full speed.
-        let now = self.env.monotonic();
-        match self.full_finished {
-            Some(at) if now.saturating_sub(at) < self.backoff.coming_delay() => {
-                self.retry = Some(now + self.backoff.next_delay());
-            }
-            _ => self.backoff.reset(),
-        }
+        self.repair.changed(self.env.monotonic());
     }
 
     /// Brings the kernel to what the state says.
     async fn sync(&mut self, monitor: &mut NftMonitor) {
         let mut changes = Changes::default();
-        let (began, full) = (self.env.monotonic(), self.full_needed);
+        let (began, full) = (self.env.monotonic(), self.repair.is_full_needed());
         let something = !self.dirty.is_empty() || full;
         self.metrics.set(&ENDPOINT_CHANGES_PENDING, &[], self.dirty.len() as f64);
         if something {
@@ -365,14 +337,14 @@ impl Proxy {
         self.moved.append(&mut changes.moved);
         self.report_clashes(std::mem::take(&mut changes.clashes));
         if !changes.is_empty()
-            && !self.full_needed
+            && !self.repair.is_full_needed()
             && let Err(error) = self.write(&changes).await
         {
             tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
             FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
-            self.full_needed = true;
+            self.repair.require_full();
         }
-        if self.full_needed {
+        if self.repair.is_full_needed() {
             let clients = session_affinity::saved_clients(&self.nft, &self.ruleset, &self.config.table).await;
             let text = render::full_tables(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
             let written = match monitor.suspended_during(self.nft.apply(text)).await {
@@ -384,14 +356,13 @@ impl Proxy {
                 Ok(()) => {
                     // Whatever went on while the rules were not ours, or not there.
                     self.moved.extend(self.ruleset.udp_frontends());
-                    self.full_needed = false;
+                    self.repair.written(self.env.monotonic());
                     self.config.applied_state.count_full_write();
-                    self.full_finished = Some(self.env.monotonic());
                 }
                 Err(error) => {
                     tracing::error!(%error, "failed to write the Service rules; will try again");
                     FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
-                    self.retry = Some(self.env.monotonic() + self.backoff.next_delay());
+                    self.repair.failed(self.env.monotonic());
                     return;
                 }
             }

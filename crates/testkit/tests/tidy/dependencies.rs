@@ -17,7 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("scheduler", &["env", "api", "client", "device-allocation", "metrics"]),
     ("cri", &["env"]),
     ("cni", &["env", "netfilter"]),
-    ("netfilter", &[]),
+    ("netfilter", &["env"]),
     ("metrics", &["env", "serve"]),
     ("cadvisor", &["env", "serve", "metrics"]),
     ("node-plugins", &["env", "api", "client", "metrics"]),
