@@ -4,7 +4,7 @@
 //! hyper answers 400 and closes. Where the guard can't follow any more it steps aside.
 
 use std::{
-    io::{self, IoSlice},
+    io,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -156,31 +156,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
+crate::forward_write::forward_write!(impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S>);
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@
 mod accept;
 mod activity;
 mod deadlines;
+mod forward_write;
 mod framing_guard;
 mod http;
 mod limits;

@@ -3,13 +3,13 @@
 //! Invariant: what was read comes first and once (test: `what_was_looked_at_is_read_again`).
 
 use std::{
-    io::{self, IoSlice},
+    io,
     pin::Pin,
     task::{Context, Poll},
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, ReadBuf},
     net::TcpStream,
 };
 
@@ -61,31 +61,7 @@ impl AsyncRead for ReplayedStream {
     }
 }
 
-impl AsyncWrite for ReplayedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
+crate::forward_write::forward_write!(impl AsyncWrite for ReplayedStream);
 
 #[cfg(test)]
 mod tests {
