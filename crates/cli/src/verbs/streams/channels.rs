@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio_tungstenite::{
     WebSocketStream,
-    tungstenite::{self, Message, handshake::client::generate_key},
+    tungstenite::{self, Message, error::ProtocolError, handshake::client::generate_key},
 };
 
 use crate::{
@@ -29,6 +29,10 @@ const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 /// In v5: the channel in the next byte is written to no more.
 const CLOSE: u8 = 255;
+
+/// Codes of a closed WebSocket that no peer sends: there was none, or there was no closing at all.
+const NO_STATUS: u16 = 1005;
+const ABNORMAL_CLOSURE: u16 = 1006;
 
 const READ_BYTES_MAX: usize = 32 << 10;
 
@@ -105,9 +109,16 @@ pub async fn carry(mut socket: Socket, protocol: &str, streams: Streams<'_>) -> 
                         _ => {}
                     }
                 }
-                Some(Ok(Message::Close(_))) | None => return Ok(0),
+                Some(Ok(Message::Close(frame))) => {
+                    let frame = frame.map(|frame| (u16::from(frame.code), frame.reason.to_string()));
+                    return closed(frame.unwrap_or((NO_STATUS, String::new())));
+                }
                 Some(Ok(_)) => {}
-                Some(Err(tungstenite::Error::ConnectionClosed)) => return Ok(0),
+                None
+                | Some(Err(
+                    tungstenite::Error::ConnectionClosed
+                    | tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake),
+                )) => return closed((ABNORMAL_CLOSURE, "unexpected EOF".into())),
                 Some(Err(error)) => return Err(failed(error)),
             },
             read = read(&mut stdin, &mut buffer) => match read {
@@ -126,6 +137,28 @@ pub async fn carry(mut socket: Socket, protocol: &str, streams: Streams<'_>) -> 
             }
         }
     }
+}
+
+/// What it means that the socket was closed before the error channel told how the command ended.
+fn closed((code, reason): (u16, String)) -> Result<u8> {
+    let name = match code {
+        1000 => return Ok(0),
+        1001 => " (going away)",
+        1002 => " (protocol error)",
+        1003 => " (unsupported data)",
+        NO_STATUS => " (no status)",
+        ABNORMAL_CLOSURE => " (abnormal closure)",
+        1007 => " (invalid payload data)",
+        1008 => " (policy violation)",
+        1009 => " (message too big)",
+        1010 => " (mandatory extension missing)",
+        1011 => " (internal server error)",
+        1015 => " (TLS handshake error)",
+        _ => "",
+    };
+    let reason = if reason.is_empty() { reason } else { format!(": {reason}") };
+    let text = format!("error reading from error stream: next reader: websocket: close {code}{name}{reason}");
+    Err(Failure::message(text))
 }
 
 /// `None` is an error, and the end too.
@@ -185,5 +218,19 @@ mod tests {
         );
         check(r#"{"status":"Failure","message":"no such file"}"#, Err("no such file"));
         check("plain words", Err("plain words"));
+    }
+
+    #[test]
+    fn a_socket_that_breaks_is_no_success() {
+        let check = |code: u16, reason: &str, wanted: std::result::Result<u8, &str>| {
+            let found = closed((code, reason.into())).map_err(|e| e.text());
+            let wanted = wanted.map_err(|w| format!("error reading from error stream: next reader: websocket: {w}"));
+            assert_eq!(found, wanted, "{code}");
+        };
+        check(1000, "", Ok(0));
+        check(NO_STATUS, "", Err("close 1005 (no status)"));
+        check(ABNORMAL_CLOSURE, "unexpected EOF", Err("close 1006 (abnormal closure): unexpected EOF"));
+        check(1011, "the node has gone", Err("close 1011 (internal server error): the node has gone"));
+        check(4000, "", Err("close 4000"));
     }
 }
