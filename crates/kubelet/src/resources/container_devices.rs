@@ -18,7 +18,10 @@ use node_plugins::{
     dra::manager::{DraError, DraManager},
 };
 
-use crate::pod::{admission::Refusal, pod_spec};
+use crate::{
+    pod::{admission::Refusal, pod_spec},
+    resources::device_hints::DeviceAffinity,
+};
 
 pub struct ContainerDevices {
     pub plugins: Arc<DeviceManager>,
@@ -39,9 +42,10 @@ pub enum ContainerDevicesError {
 }
 
 impl ContainerDevices {
-    /// Takes the devices of all containers of a pod, or says why it can't run here.
-    pub async fn allocate(&self, pod: &Pod) -> Result<(), Refusal> {
-        self.plugins.allocate_pod(pod, |_| None).await.map_err(|error| Refusal {
+    /// Takes the devices of all containers of a pod, near to where the topology manager wants them, or says why it
+    /// can't run here.
+    pub async fn allocate(&self, pod: &Pod, affinity: &DeviceAffinity) -> Result<(), Refusal> {
+        self.plugins.allocate_pod(pod, affinity).await.map_err(|error| Refusal {
             reason: "UnexpectedAdmissionError".into(),
             message: format!("Allocate failed due to {error}, which is unexpected"),
         })

@@ -8,6 +8,7 @@ pub(crate) mod allocation_manager;
 pub(crate) mod allocation_state;
 pub(crate) mod container_devices;
 pub mod container_manager;
+pub(crate) mod device_hints;
 pub(crate) mod eviction;
 pub(crate) mod oom_watcher;
 pub(crate) mod pod_resources;

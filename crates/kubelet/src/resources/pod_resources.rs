@@ -1,14 +1,15 @@
-//! What monitors on the node are told: which pods there are, and the devices of their containers.
+//! What monitors on the node are told: which pods there are, and the devices, processors and memory that their
+//! containers have to themselves.
 //! Answers for the PodResources server of `node_plugins`.
-//! Processors and memory are those of no container alone, as with upstream's policies "none".
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use node_plugins::pod_resources::{
     PodResourcesServer, PodResourcesSource, allocatable_devices, container_devices,
-    messages::{AllocatableResourcesResponse, ContainerResources},
+    messages::{AllocatableResourcesResponse, ContainerMemory, ContainerResources, NumaNode, TopologyInfo},
 };
+use resource_managers::memory_manager::Block;
 
 use crate::pod::{pod_spec, pod_status::is_terminal, pod_workers::Shared};
 
@@ -37,18 +38,46 @@ impl PodResourcesSource for NodePods {
     }
 
     fn container_resources(&self, pod: &Pod, container: &Container) -> ContainerResources {
-        let devices = &self.0.devices;
-        let of = |state: &_| container_devices(state, pod_spec::uid(pod), &container.name);
+        let (devices, managers) = (&self.0.devices, &self.0.runtime.managers);
+        let uid = pod_spec::uid(pod);
         ContainerResources {
             name: container.name.clone(),
-            devices: devices.plugins.with_state(of),
+            devices: devices.plugins.with_state(|state| container_devices(state, uid, &container.name)),
+            cpu_ids: cpu_ids(managers.exclusive_cpus(uid, &container.name)),
+            memory: container_memory(managers.memory(uid, &container.name)),
             dynamic_resources: devices.claims.dynamic_resources(pod, container),
-            ..Default::default()
         }
     }
 
     fn allocatable_resources(&self) -> AllocatableResourcesResponse {
         let devices = self.0.devices.plugins.with_state(allocatable_devices);
-        AllocatableResourcesResponse { devices, ..Default::default() }
+        let managers = &self.0.runtime.managers;
+        let memory = container_memory(managers.allocatable_memory());
+        AllocatableResourcesResponse { devices, cpu_ids: cpu_ids(managers.allocatable_cpus()), memory }
+    }
+}
+
+fn cpu_ids(cpus: Vec<usize>) -> Vec<i64> {
+    cpus.into_iter().map(|cpu| cpu as i64).collect()
+}
+
+fn container_memory(blocks: Vec<Block>) -> Vec<ContainerMemory> {
+    let memory = |block: Block| {
+        let nodes = block.numa_affinity.into_iter().map(|id| NumaNode { id: id as i64 }).collect();
+        ContainerMemory { memory_type: block.resource, size: block.size, topology: Some(TopologyInfo { nodes }) }
+    };
+    blocks.into_iter().map(memory).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_told_by_its_numa_nodes() {
+        let block = Block { numa_affinity: vec![0, 1], resource: "memory".into(), size: 7 };
+        let topology = Some(TopologyInfo { nodes: vec![NumaNode { id: 0 }, NumaNode { id: 1 }] });
+        let expected = ContainerMemory { memory_type: "memory".into(), size: 7, topology };
+        assert_eq!(container_memory(vec![block]), [expected]);
     }
 }

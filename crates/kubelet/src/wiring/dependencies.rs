@@ -91,7 +91,7 @@ impl Foundation {
         let status = Arc::new(status);
         *status.node.lock() = status.describe();
         let pods = Arc::new(PodManager::default());
-        let managers = Arc::new(self.resource_managers(&thresholds, &pods, &files)?);
+        let managers = Arc::new(self.resource_managers(&thresholds, &pods, &devices.plugins, &files)?);
         let runtime = self.runtime_manager(&images, &cgroups, features, allocatable, &files, &devices, &managers);
         let (rules, groups) = (managers.clone(), cgroups.clone());
         let allocations =
@@ -164,10 +164,12 @@ impl Foundation {
         &self,
         thresholds: &[Threshold],
         pods: &Arc<PodManager>,
+        devices: &Arc<DeviceManager>,
         files: &FileWork,
     ) -> Result<ResourceManagers, Error> {
         let node = NodeParts {
             pods: pods.clone(),
+            devices: devices.clone(),
             env: self.env.clone(),
             files: files.clone(),
             metrics: self.metrics.clone(),

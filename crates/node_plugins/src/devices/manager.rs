@@ -247,18 +247,18 @@ impl DeviceManager {
         if plugins.state.pods.has_pod(uid) { plugins.state.allocated_counts() } else { BTreeMap::new() }
     }
 
-    /// Gives all containers of a pod their devices, or none. `affinity` is what the topology manager wants of each.
+    /// Gives all containers of a pod their devices, or none. `affinity` has the NUMA nodes that the topology
+    /// manager wants, by container.
     pub async fn allocate_pod(
         &self,
         pod: &Pod,
-        affinity: impl Fn(&str) -> Option<BTreeSet<i64>>,
+        affinity: &BTreeMap<String, BTreeSet<i64>>,
     ) -> Result<(), AllocationError> {
         let Some(spec) = &pod.spec else { return Ok(()) };
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let mut changed = false;
         for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
-            let wanted = affinity(&container.name);
-            match self.allocate_container(pod, uid, container, wanted.as_ref()).await {
+            match self.allocate_container(pod, uid, container, affinity.get(&container.name)).await {
                 Ok(allocated) => changed |= allocated,
                 Err(error) => {
                     self.release(uid).await;
@@ -423,6 +423,11 @@ impl DeviceManager {
     /// Looks at the bookkeeping.
     pub fn with_state<T>(&self, look: impl FnOnce(&DeviceState) -> T) -> T {
         look(&self.plugins.lock().state)
+    }
+
+    /// Changes the bookkeeping of what is reserved.
+    pub fn with_state_mut<T>(&self, change: impl FnOnce(&mut DeviceState) -> T) -> T {
+        change(&mut self.plugins.lock().state)
     }
 
     async fn write(&self) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! The device manager with the example plugin over real sockets: registration, allocation, faults, restarts.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -74,7 +74,7 @@ impl Node {
     }
 
     async fn allocate(&self, pod: &Pod) -> Result<(), String> {
-        self.manager.allocate_pod(pod, |_| None).await.map_err(|error| error.to_string())
+        self.manager.allocate_pod(pod, &BTreeMap::new()).await.map_err(|error| error.to_string())
     }
 }
 

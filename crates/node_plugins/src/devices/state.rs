@@ -192,17 +192,39 @@ impl DeviceState {
         self.resources.get(resource).map(|found| found.options).unwrap_or_default()
     }
 
+    /// Healthy devices that nobody has and that nobody is being given.
+    pub fn available(&self, resource: &str) -> DeviceIds {
+        let in_use = self.pods.in_use(resource);
+        let reserved = self.reserved.get(resource);
+        let is_free = |id: &String| !in_use.contains(id) && !reserved.is_some_and(|ids| ids.contains(id));
+        let mut available = self.resources.get(resource).map(Resource::healthy).unwrap_or_default();
+        available.retain(is_free);
+        available
+    }
+
+    /// All devices of a resource with the NUMA nodes they are near to.
+    pub fn devices(&self, resource: &str) -> impl Iterator<Item = (&str, &[i64])> {
+        let found = self.resources.get(resource).into_iter();
+        found.flat_map(|found| found.devices.iter().map(|(id, device)| (&**id, device.numa_nodes.as_slice())))
+    }
+
     /// What the containers before this one leave to it: init containers run one after the other.
     pub fn reusable(&self, pod: &Pod, container: &str, resource: &str) -> DeviceIds {
-        let mut reusable = DeviceIds::new();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let had = |other: &str| self.pods.devices(uid, other, resource).unwrap_or_default();
+        Self::reusable_by(pod, container, had)
+    }
+
+    /// The same where `had` says which devices a container before this one has.
+    pub fn reusable_by(pod: &Pod, container: &str, had: impl Fn(&str) -> DeviceIds) -> DeviceIds {
+        let mut reusable = DeviceIds::new();
         let Some(spec) = &pod.spec else { return reusable };
         let init = spec.init_containers.iter().flatten().map(|c| (c, c.restart_policy.as_deref() != Some("Always")));
         for (other, ends) in init.chain(spec.containers.iter().map(|c| (c, false))) {
             if other.name == container {
                 break;
             }
-            let devices = self.pods.devices(uid, &other.name, resource).unwrap_or_default();
+            let devices = had(&other.name);
             match ends {
                 true => reusable.extend(devices),
                 false => reusable.retain(|id| !devices.contains(id)),
@@ -249,10 +271,7 @@ impl DeviceState {
             return Ok(Choice::Devices(chosen));
         }
         let needed = required - chosen.len();
-        let in_use = self.pods.in_use(resource);
-        let reserved = self.reserved.get(resource);
-        let is_free = |id: &&String| !in_use.contains(*id) && !reserved.is_some_and(|ids| ids.contains(*id));
-        let available: DeviceIds = healthy.iter().filter(is_free).cloned().collect();
+        let available = self.available(resource);
         if available.len() < needed {
             let (resource, available) = (resource.into(), available.len());
             return Err(AllocationError::Unavailable { resource, requested: needed, available });

@@ -1,6 +1,9 @@
 //! The messages of the PodResources API v1, by their published field numbers.
 //! Used by `server`, and by whoever fills them in.
 
+// Both APIs say in the same way where something is.
+pub use crate::devices::messages::{NumaNode, TopologyInfo};
+
 pub const LIST: &str = "/v1.PodResourcesLister/List";
 pub const GET_ALLOCATABLE_RESOURCES: &str = "/v1.PodResourcesLister/GetAllocatableResources";
 pub const GET: &str = "/v1.PodResourcesLister/Get";
@@ -83,18 +86,6 @@ pub struct ContainerDevices {
     pub device_ids: Vec<String>,
     #[prost(message, optional, tag = "3")]
     pub topology: Option<TopologyInfo>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TopologyInfo {
-    #[prost(message, repeated, tag = "1")]
-    pub nodes: Vec<NumaNode>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct NumaNode {
-    #[prost(int64, tag = "1")]
-    pub id: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -97,8 +97,8 @@ impl Worker {
         let allowed = &self.shared.config.allowed_unsafe_sysctls;
         // One that the machine lost comes back with what it had.
         let granted = self.shared.allocations.granted(pod);
-        self.shared.runtime.managers.admit(&granted).await.map_err(Denial::Rejected)?;
-        self.shared.devices.allocate(pod).await.map_err(Denial::Rejected)?;
+        let affinity = self.shared.runtime.managers.admit(&granted).await.map_err(Denial::Rejected)?;
+        self.shared.devices.allocate(pod, &affinity).await.map_err(Denial::Rejected)?;
         let check = |node: Node| -> Result<Vec<PredicateFailure>, Refusal> {
             let node = &self.shared.devices.with_allocated(pod, node);
             admission::admit_os(pod)?;

@@ -23,13 +23,14 @@ use env::Env;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use metrics::Metrics;
+use node_plugins::devices::manager::DeviceManager;
 use parking_lot::Mutex;
 use resource_managers::{
     HintProvider, MachineTopology,
     cpu_manager::{self, ContainerMap, CpuManager, CpuManagerConfig},
     machine_topology::SysfsFiles,
     memory_manager::{self, MemoryManager, MemoryManagerConfig},
-    topology_manager::{TopologyManager, pods},
+    topology_manager::{PolicyName, TopologyManager, pods},
 };
 use tokio::sync::Notify;
 
@@ -37,7 +38,10 @@ use crate::{
     config::Config,
     files::file_work::FileWork,
     pod::{admission::Refusal, pod_manager::PodManager, pod_spec, pod_status, status_manager::StatusManager},
-    resources::eviction::{Signal, Threshold},
+    resources::{
+        device_hints::{DeviceAffinity, DeviceHints},
+        eviction::{Signal, Threshold},
+    },
 };
 use counts::CountsShown;
 use settings::ManagerSettings;
@@ -56,26 +60,31 @@ struct Managers {
     topology: TopologyManager,
     cpu: CpuManager,
     memory: MemoryManager,
-    /// Others that give out what lies on NUMA nodes; asked before the CPU manager, as upstream does.
-    providers: Vec<Box<dyn HintProvider + Send>>,
+    /// Asked before the CPU manager, as upstream does; None where no topology policy asks anybody.
+    devices: Option<DeviceHints>,
     /// By container id.
     running: HashMap<String, PinnedContainer>,
     shown: CountsShown,
 }
 
 impl Managers {
-    fn admit(&mut self, pod: &Pod) -> Result<(), Refusal> {
+    /// Where the containers' devices are to be.
+    fn admit(&mut self, pod: &Pod) -> Result<DeviceAffinity, Refusal> {
         let mut providers: Vec<&mut dyn HintProvider> = vec![];
-        for provider in &mut self.providers {
-            providers.push(provider.as_mut());
+        if let Some(devices) = &mut self.devices {
+            providers.push(devices);
         }
         providers.push(&mut self.cpu);
         providers.push(&mut self.memory);
         let admitted = self.topology.admit(pod, &mut providers);
-        admitted.map_err(|error| {
-            self.release(pod_spec::uid(pod));
-            Refusal { reason: error.reason.into(), message: error.message }
-        })
+        let affinity = self.devices.as_mut().map(DeviceHints::finish).unwrap_or_default();
+        match admitted {
+            Ok(()) => Ok(affinity),
+            Err(error) => {
+                self.release(pod_spec::uid(pod));
+                Err(Refusal { reason: error.reason.into(), message: error.message })
+            }
+        }
     }
 
     /// True when the shared processors are now others.
@@ -93,6 +102,7 @@ impl Managers {
 /// What the managers use of the node.
 pub struct NodeParts {
     pub pods: Arc<PodManager>,
+    pub devices: Arc<DeviceManager>,
     pub env: Env,
     pub files: FileWork,
     pub metrics: Metrics,
@@ -150,11 +160,13 @@ impl ResourceManagers {
         let directory = config.root_dir.clone();
         restore_cpu(&mut cpu, &directory)?;
         restore_memory(&mut memory, &directory)?;
+        let numa_nodes = machine.nodes.iter().map(|node| node.id).collect();
+        let is_asked = topology.policy() != PolicyName::None;
         let managers = Managers {
+            devices: is_asked.then(|| DeviceHints::new(node.devices.clone(), numa_nodes)),
             topology,
             cpu,
             memory,
-            providers: vec![],
             running: HashMap::new(),
             shown: CountsShown::default(),
         };
@@ -172,13 +184,9 @@ impl ResourceManagers {
         Ok(started)
     }
 
-    /// Another that gives out what lies on NUMA nodes.
-    pub fn add_hint_provider(&self, provider: Box<dyn HintProvider + Send>) {
-        self.managers.lock().providers.push(provider);
-    }
-
-    /// Gives every container of the pod what it is to have to itself, or refuses the pod.
-    pub async fn admit(&self, pod: &Pod) -> Result<(), Refusal> {
+    /// Gives every container of the pod what it is to have to itself, and says where its devices are to be; or refuses
+    /// the pod.
+    pub async fn admit(&self, pod: &Pod) -> Result<DeviceAffinity, Refusal> {
         let began = self.node.env.monotonic();
         self.remove_stale();
         let (before, admitted, after) = {
@@ -248,6 +256,27 @@ impl ResourceManagers {
         if self.settings.lifts_quota && managers.cpu.exclusive_cpus(uid, container).is_some() {
             resources.cpu_quota = -1;
         }
+    }
+
+    /// Processors that the container has to itself.
+    pub fn exclusive_cpus(&self, pod_uid: &str, container: &str) -> Vec<usize> {
+        let managers = self.managers.lock();
+        managers.cpu.exclusive_cpus(pod_uid, container).into_iter().flat_map(|cpus| cpus.iter()).collect()
+    }
+
+    /// Processors that containers can have to themselves.
+    pub fn allocatable_cpus(&self) -> Vec<usize> {
+        self.managers.lock().cpu.allocatable().iter().collect()
+    }
+
+    /// Memory that the container has to itself.
+    pub fn memory(&self, pod_uid: &str, container: &str) -> Vec<memory_manager::Block> {
+        self.managers.lock().memory.memory(pod_uid, container).to_vec()
+    }
+
+    /// Memory that containers can have to themselves.
+    pub fn allocatable_memory(&self) -> Vec<memory_manager::Block> {
+        self.managers.lock().memory.allocatable()
     }
 
     /// Whether the pod as a whole is held to no quota, because some container of it has processors to itself.
@@ -483,7 +512,7 @@ mod tests {
             topology: TopologyManager::default(),
             cpu: CpuManager::none(Arc::default()),
             memory: MemoryManager::new(&MemoryManagerConfig::default(), &[]).unwrap(),
-            providers: vec![],
+            devices: None,
             running: HashMap::new(),
             shown: CountsShown::default(),
         });
