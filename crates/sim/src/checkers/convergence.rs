@@ -14,6 +14,7 @@ use k8s_openapi::{
         core::v1::{Namespace, Node, Pod, ResourceQuota, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
         policy::v1::PodDisruptionBudget,
+        resource::v1::ResourceClaim,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -38,6 +39,7 @@ struct Everything {
     quotas: Vec<ResourceQuota>,
     services: Vec<Service>,
     slices: Vec<EndpointSlice>,
+    claims: Vec<ResourceClaim>,
 }
 
 async fn all<K: ListableResource + Serialize + DeserializeOwned>(client: &Client) -> Result<Vec<K>, ApiError> {
@@ -61,6 +63,7 @@ pub async fn violations(client: &Client) -> Result<Vec<Violation>, ApiError> {
         quotas: all(client).await?,
         services: all(client).await?,
         slices: all(client).await?,
+        claims: all(client).await?,
     };
     let mut found = Vec::new();
     let mut fail = |text: String| found.push(Violation(text));
@@ -74,6 +77,7 @@ pub async fn violations(client: &Client) -> Result<Vec<Violation>, ApiError> {
     everything.jobs(&mut fail);
     everything.guards(&mut fail);
     everything.endpoints(&mut fail);
+    everything.claims(&mut fail);
     Ok(found)
 }
 
@@ -134,7 +138,7 @@ impl Everything {
                 }
             })*};
         }
-        collect!(nodes pods deployments replica_sets stateful_sets daemon_sets revisions jobs cron_jobs services slices);
+        collect!(nodes pods deployments replica_sets stateful_sets daemon_sets revisions jobs cron_jobs services slices claims);
         for (who, owner) in references {
             if !uids.contains(owner.uid.as_str()) {
                 fail(format!("{who} belongs to {} {}, which is gone", owner.kind, owner.name));
@@ -318,6 +322,24 @@ impl Everything {
             let told: BTreeSet<_> = ready.flat_map(|e| e.addresses.clone()).collect();
             if told != expected {
                 fail(format!("service {} has endpoints {told:?}, ready are {expected:?}", name(service)));
+            }
+        }
+    }
+    /// Kept for pods that are there, and for nobody else; free when nobody wants them.
+    fn claims(&self, fail: Fail) {
+        for claim in &self.claims {
+            let who = format!("claim {}/{}", namespace(claim), name(claim));
+            let status = claim.status.clone().unwrap_or_default();
+            let users = status.reserved_for.unwrap_or_default();
+            let is_there = |uid: &str| self.pods.iter().any(|pod| facts::uid(pod) == uid && !finished(pod));
+            if let Some(gone) = users.iter().find(|user| !is_there(&user.uid)) {
+                fail(format!("{who} is kept for {}, which is gone", gone.name));
+            }
+            if status.allocation.is_some() != !users.is_empty() {
+                fail(format!("{who} has {} users, allocated: {}", users.len(), status.allocation.is_some()));
+            }
+            if deleting(claim) && users.is_empty() {
+                fail(format!("{who} is still terminating, finalizers {:?}", claim.metadata.finalizers));
             }
         }
     }

@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use store::{Change, Event, Record};
 
-use super::Violation;
+use super::{Violation, devices::DeviceWorld};
 use crate::facts::{self, MILLI_CPU, NODE_PODS, active, controller, deleting, finished, ready, uid};
 
 /// How long after a disturbance a decision may still rest on what was true before.
@@ -36,6 +36,7 @@ pub struct World {
     cron_jobs: Objects<CronJob>,
     quotas: Objects<ResourceQuota>,
     budgets: Objects<PodDisruptionBudget>,
+    devices: DeviceWorld,
     /// By uid: what has been asked for and not been looked at yet, as generation, most and fewest.
     promises: BTreeMap<String, Vec<(i64, i32, i32)>>,
     /// When a workload (by uid) or a namespace was last disturbed by somebody else.
@@ -99,6 +100,10 @@ impl World {
             "jobs" => self.job(key, read(&event.change)),
             "cronjobs" => drop(put(&mut self.cron_jobs, key, read(&event.change))),
             "resourcequotas" => self.quota(at, key, read(&event.change)),
+            "resourceclaims" => {
+                let wrong = self.devices.claim(key, read(&event.change), self.pods.values());
+                wrong.into_iter().for_each(|text| self.fail(text));
+            }
             _ => {}
         }
         if self.all_excused(at) {
@@ -262,7 +267,7 @@ impl World {
         match before.as_ref().and_then(facts::node_name) {
             Some(was) if node.as_deref() != Some(was) => self.fail(format!("pod {key} moved from {was} to {node:?}")),
             Some(_) => {}
-            None => node.iter().for_each(|node| self.bound(key, node)),
+            None => node.iter().for_each(|node| self.bound(key, node, &pod)),
         }
         if before.is_none() {
             self.created(at, wall, key, &pod);
@@ -314,7 +319,8 @@ impl World {
         Some(deployment.map_or((uid(set), size(set)), |d| (uid(d), facts::wanted(d))))
     }
 
-    fn bound(&mut self, key: &str, node: &str) {
+    fn bound(&mut self, key: &str, node: &str, pod: &Pod) {
+        self.devices.bound(key, pod).into_iter().for_each(|text| self.fail(text));
         let here = || self.pods.values().filter(|p| facts::node_name(p) == Some(node) && !finished(p));
         let (count, used) = (here().count(), here().map(facts::milli_cpu).sum::<i64>());
         if count > NODE_PODS || used > MILLI_CPU {

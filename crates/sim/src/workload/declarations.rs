@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{BRIEF, NAMESPACES, Result, Workload};
 
 impl Workload<'_> {
-    fn template(&self, app: &str, image: &str) -> Value {
+    pub(super) fn template(&self, app: &str, image: &str) -> Value {
         let cpu = self.one(&["200m", "500m", "900m"]);
         json!({ "metadata": { "labels": { "app": app } }, "spec": { "terminationGracePeriodSeconds": 5, "containers": [
             { "name": "c", "image": image, "resources": { "requests": { "cpu": cpu } } }] } })

@@ -22,6 +22,9 @@ use crate::{Simulation, checkers::watches::Selection, facts};
 
 mod accidents;
 mod declarations;
+mod devices;
+
+pub use devices::DEVICE_SEEDS_FIRST;
 
 /// One with a quota, one without.
 pub const NAMESPACES: [&str; 2] = ["free", "team"];
@@ -33,6 +36,8 @@ pub struct Workload<'a> {
     simulation: &'a mut Simulation,
     /// Without what would excuse everybody: partitions and restores.
     strict: bool,
+    /// Whether there are devices to ask for.
+    devices: bool,
     /// What has been done, for whoever reads about a failure.
     pub log: Vec<String>,
 }
@@ -89,8 +94,8 @@ pub fn selections() -> Vec<(&'static str, &'static str, &'static str, Selection)
 }
 
 impl<'a> Workload<'a> {
-    pub fn new(simulation: &'a mut Simulation, strict: bool) -> Self {
-        Self { simulation, strict, log: Vec::new() }
+    pub fn new(simulation: &'a mut Simulation, strict: bool, devices: bool) -> Self {
+        Self { simulation, strict, devices, log: Vec::new() }
     }
 
     fn below(&self, limit: u64) -> u64 {
@@ -108,6 +113,9 @@ impl<'a> Workload<'a> {
     pub async fn prepare(&mut self) -> Result {
         for name in NAMESPACES {
             self.apply::<Namespace>(None, "v1", "Namespace", name, json!({})).await?;
+        }
+        if self.devices {
+            self.prepare_devices().await?;
         }
         // Two quotas: a pod changes both in one transaction.
         let hard = json!({ "spec": { "hard": { "pods": "100" } } });
@@ -136,6 +144,9 @@ impl<'a> Workload<'a> {
     }
 
     async fn take(&mut self, step: &str) -> Result {
+        if self.devices && self.below(3) == 0 {
+            return self.take_devices().await;
+        }
         match step {
             "deployment" => self.deployment().await,
             "replica set" => self.replica_set().await,
