@@ -1,4 +1,5 @@
-//! The transport to an API server in another process: HTTP/2 or HTTP/1.1 over TLS.
+//! The transport to an API server in another process: HTTP/2 or HTTP/1.1 over TLS. Where there are several servers
+//! (`server_list`), another is asked when one does not answer.
 //! Made from flags or a kubeconfig; used wherever a component runs apart.
 //! The server's certificate is always checked; the client's can change without a restart.
 
@@ -22,6 +23,7 @@ use crate::{
     ListParams, ObjectList, Transport, WatchStream,
     answers::{read_events, read_list},
     api::{push_query, with_query},
+    server_list::ServerList,
 };
 
 /// Who we are to the server.
@@ -43,7 +45,7 @@ pub struct HttpsConfig {
 type HyperClient = hyper_util::client::legacy::Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 pub struct HttpsTransport {
-    server: String,
+    servers: Arc<ServerList>,
     identity: Identity,
     user_agent: HeaderValue,
     tls: rustls::ClientConfig,
@@ -52,6 +54,7 @@ pub struct HttpsTransport {
 
 /// Connections, all made with the same certificate.
 struct Pool {
+    timeouts: Timeouts,
     certificate: Option<Arc<CertifiedKey>>,
     client: HyperClient,
 }
@@ -77,24 +80,39 @@ impl Identity {
 
 /// A connection over a network that was cut is given up for a new one, as by client-go: TCP alone would wait for as long
 /// again as the cut took.
-const PING_INTERVAL: Duration = Duration::from_secs(30);
-const PING_TIMEOUT: Duration = Duration::from_secs(15);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const ONLY_SERVER: Timeouts = Timeouts {
+    ping_interval: Duration::from_secs(30),
+    ping_timeout: Duration::from_secs(15),
+    connect: Duration::from_secs(10),
+};
+/// Where another server would answer, a silent one is not waited for as long.
+const SEVERAL_SERVERS: Timeouts = Timeouts {
+    ping_interval: Duration::from_secs(1),
+    ping_timeout: Duration::from_secs(1),
+    connect: Duration::from_secs(1),
+};
 
-fn connections(tls: &rustls::ClientConfig) -> HyperClient {
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Timeouts {
+    ping_interval: Duration,
+    ping_timeout: Duration,
+    connect: Duration,
+}
+
+fn connections(tls: &rustls::ClientConfig, timeouts: Timeouts) -> HyperClient {
     let mut tls = tls.clone();
     // A session that is resumed would bring back the certificate it began with.
     tls.resumption = rustls::client::Resumption::default();
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    tcp.set_connect_timeout(Some(timeouts.connect));
     let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls);
     let connector = builder.https_only().enable_all_versions().wrap_connector(tcp);
     hyper_util::client::legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .http2_adaptive_window(true)
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_keep_alive_interval(timeouts.ping_interval)
+        .http2_keep_alive_timeout(timeouts.ping_timeout)
         .http2_keep_alive_while_idle(true)
         .build(connector)
 }
@@ -115,11 +133,15 @@ impl HttpsTransport {
             Some(certificate) => builder.with_client_cert_resolver(Arc::new(CurrentCertificate(certificate.clone()))),
             None => builder.with_no_client_auth(),
         };
-        let pool = RwLock::new(Pool { certificate: config.identity.current_certificate(), client: connections(&tls) });
+        let pool = RwLock::new(Pool {
+            timeouts: ONLY_SERVER,
+            certificate: config.identity.current_certificate(),
+            client: connections(&tls, ONLY_SERVER),
+        });
         let user_agent =
             HeaderValue::from_str(&config.user_agent).map_err(|e| bad("user agent is not a header value", &e))?;
         Ok(Self {
-            server: config.server.trim_end_matches('/').to_string(),
+            servers: Arc::new(ServerList::new(&config.server)),
             identity: config.identity,
             user_agent,
             tls,
@@ -127,14 +149,21 @@ impl HttpsTransport {
         })
     }
 
+    /// Where this transport sends its requests: to be kept fresh by whoever knows of more servers.
+    pub fn servers(&self) -> Arc<ServerList> {
+        self.servers.clone()
+    }
+
     /// The server knows a connection by the certificate it was made with, for as long as that is good: so a renewed one
     /// needs new connections. What is under way on the old ones goes on there.
     fn client(&self) -> HyperClient {
         let current = self.identity.current_certificate();
-        let is_current = |pool: &Pool| match (&pool.certificate, &current) {
+        let timeouts = if self.servers.count() > 1 { SEVERAL_SERVERS } else { ONLY_SERVER };
+        let is_same = |pool: &Pool| match (&pool.certificate, &current) {
             (Some(used), Some(current)) => Arc::ptr_eq(used, current),
             (used, current) => used.is_none() && current.is_none(),
         };
+        let is_current = |pool: &Pool| pool.timeouts == timeouts && is_same(pool);
         {
             let pool = self.pool.read();
             if is_current(&pool) {
@@ -143,17 +172,38 @@ impl HttpsTransport {
         }
         let mut pool = self.pool.write();
         if !is_current(&pool) {
-            *pool = Pool { certificate: current.clone(), client: connections(&self.tls) };
+            *pool = Pool { timeouts, certificate: current.clone(), client: connections(&self.tls, timeouts) };
         }
         pool.client.clone()
     }
 
-    /// Sends a request and returns the answer with its body still to come.
+    /// Sends a request and returns the answer with its body still to come. A server that was never reached is left for
+    /// the next one; what may have been carried out is not sent again.
     pub async fn stream(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, ApiError> {
-        let uri = format!("{}{}", self.server, request.uri());
-        *request.uri_mut() =
-            uri.parse::<Uri>().map_err(|e| ApiError::bad_request(format!("{uri} is not an address: {e}")))?;
-        let headers = request.headers_mut();
+        self.complete(request.headers_mut());
+        let mut others = self.servers.count() - 1;
+        loop {
+            let server = self.servers.current();
+            match self.stream_from(&server, request.clone()).await {
+                Ok(response) => {
+                    if response.status().is_server_error() {
+                        self.servers.leave(&server);
+                    }
+                    return Ok(response);
+                }
+                Err((error, was_reached)) => {
+                    self.servers.leave(&server);
+                    if was_reached || others == 0 {
+                        return Err(error);
+                    }
+                    others -= 1;
+                }
+            }
+        }
+    }
+
+    /// Who asks.
+    fn complete(&self, headers: &mut http::HeaderMap) {
         headers.insert(header::USER_AGENT, self.user_agent.clone());
         if let Some(token) = &self.identity.bearer_token
             && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", token.read()))
@@ -161,6 +211,17 @@ impl HttpsTransport {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
+    }
+
+    /// An error tells whether the request may have been read.
+    async fn stream_from(
+        &self,
+        server: &str,
+        mut request: Request<Bytes>,
+    ) -> Result<Response<Incoming>, (ApiError, bool)> {
+        let uri = format!("{server}{}", request.uri());
+        *request.uri_mut() =
+            uri.parse::<Uri>().map_err(|e| (ApiError::bad_request(format!("{uri} is not an address: {e}")), true))?;
         self.client().request(request.map(Full::new)).await.map_err(|e| {
             let mut text = e.to_string();
             let mut source = std::error::Error::source(&e);
@@ -168,7 +229,7 @@ impl HttpsTransport {
                 text = format!("{text}: {cause}");
                 source = cause.source();
             }
-            ApiError::new(Reason::ServiceUnavailable, format!("couldn't reach {}: {text}", self.server))
+            (ApiError::new(Reason::ServiceUnavailable, format!("couldn't reach {server}: {text}")), !e.is_connect())
         })
     }
 

@@ -14,6 +14,7 @@ mod kubeconfig;
 mod leader_election;
 mod object_forms;
 mod queue_metrics;
+mod server_list;
 mod service_account_transport;
 mod transport;
 mod work_queue;
@@ -29,6 +30,7 @@ pub use informer::{Change, Indexer, Informer, InformerFactory, ObjectInformer, S
 pub use kubeconfig::{KubeconfigError, certificates, certified_key, from_kubeconfig, kubeconfig_yaml};
 pub use leader_election::{LeaderElection, lead, run_as_leader};
 pub use object_forms::{read_once, sweep_object_forms};
+pub use server_list::ServerList;
 pub use service_account_transport::ServiceAccountTransport;
 pub use transport::{Client, ObjectList, Transport, WatchStream, may_have_happened};
 pub use work_queue::WorkQueue;

@@ -106,6 +106,11 @@ impl Instance {
         self.data.join("join-token")
     }
 
+    /// The API servers that an agent found last.
+    pub fn api_servers(&self) -> PathBuf {
+        self.data.join("api-servers")
+    }
+
     /// Another node of this cluster on the same machine: an instance of its own.
     pub fn node(&self, name: &str) -> Self {
         Self::new(&self.data.join("nodes").join(name))

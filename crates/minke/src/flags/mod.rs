@@ -345,7 +345,7 @@ pub struct Agent {
     /// Credentials for the API server, instead of joining with a token
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// API server to join, as https://HOST:PORT
+    /// API server to join, as https://HOST:PORT; of several, separated by commas, any one that answers
     #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]
     pub server: Option<String>,
     #[command(flatten)]

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use api::Reason;
-use client::{Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ListParams};
+use client::{Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ListParams, ServerList};
 use env::Env;
 use k8s_openapi::{
     ByteString,
@@ -36,7 +36,7 @@ use crate::{
     cluster::{file_modes, instance::Instance},
     control_plane::join_token::fingerprint,
     flags,
-    node::own_node::Names,
+    node::{api_servers, own_node::Names},
 };
 
 const SIGNING_TIMEOUT: Duration = Duration::from_secs(60);
@@ -82,14 +82,20 @@ impl ResolvesServerCert for Serving {
 
 /// Joins, or comes back with the certificate from last time.
 pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &Env) -> Result<Arc<Member>> {
-    let server = flags.server.clone().context("neither --kubeconfig nor --server says where the cluster is")?;
+    let told = flags.server.as_deref().context("neither --kubeconfig nor --server says where the cluster is")?;
+    let (told, kept) = (api_servers::told(told)?, instance.api_servers());
+    let known = api_servers::known(&told, &kept);
+    let server = known[0].clone();
     let pki = instance.pki();
     file_modes::private_directory(&pki)?;
-    let ca_pem = authority(flags, &server, &pki.join("ca.crt"))?;
-    let connect = |identity: Identity| -> Result<Client> {
+    let ca_pem = authority(flags, &known, &pki.join("ca.crt"))?;
+    let connect = |identity: Identity| -> Result<(Client, Arc<ServerList>)> {
         let ca = client::certificates(ca_pem.as_bytes()).map_err(anyhow::Error::msg)?;
         let config = HttpsConfig { server: server.clone(), ca, identity, user_agent: "minke-agent".into() };
-        Ok(Client::new(HttpsTransport::new(config)?))
+        let transport = HttpsTransport::new(config)?;
+        let servers = transport.servers();
+        servers.replace(&known);
+        Ok((Client::new(transport), servers))
     };
     let user = format!("system:node:{name}");
     let wanted = client_certificate(user.clone());
@@ -99,14 +105,15 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
             let flags = flags.clone();
             let token = env::spawn_blocking(move || token(&flags)).await??;
             let token = Some(Arc::new(RwLock::new(token)));
-            let bootstrap = connect(Identity { bearer_token: token, ..Identity::default() })?;
+            let (bootstrap, _) = connect(Identity { bearer_token: token, ..Identity::default() })?;
             let asked = Asked { client: &bootstrap, server: &server, ca_pem: &ca_pem };
             obtain(&asked, &pki, &wanted, env).await.context("failed to join the cluster")?
         }
     };
     let current = Arc::new(RwLock::new(Arc::new(first)));
     let identity = Identity { certificate: Some(current.clone()), ..Identity::default() };
-    let client = connect(identity.clone())?;
+    let (client, servers) = connect(identity.clone())?;
+    api_servers::follow(client.clone(), servers, told, kept, env);
     let kubelet_ca = fs::read_to_string(pki.join(KUBELET_CA)).unwrap_or_else(|_| ca_pem.clone());
     let member = Arc::new(Member {
         client,
@@ -272,17 +279,29 @@ fn token(flags: &flags::Agent) -> Result<String> {
 }
 
 /// The cluster's authority: from last time, from a file, or from the server itself if its fingerprint is right.
-fn authority(flags: &flags::Agent, server: &str, kept: &Path) -> Result<String> {
+fn authority(flags: &flags::Agent, servers: &[String], kept: &Path) -> Result<String> {
     let pem = match (&flags.join.ca_file, &flags.join.ca_hash) {
         (Some(file), _) => fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?,
         (None, Some(hash)) => match fs::read_to_string(kept) {
             Ok(pem) if is_known_by(&pem, hash) => pem,
-            _ => ca_pin::fetch(server, hash)?,
+            _ => fetch_from_any(servers, hash)?,
         },
         _ => fs::read_to_string(kept).context("who signs for the cluster is not known: give --ca-file or --ca-hash")?,
     };
     write_public(kept, &pem)?;
     Ok(pem)
+}
+
+/// The first server that answers with it; else what was wrong with the last.
+fn fetch_from_any(servers: &[String], hash: &str) -> Result<String> {
+    let mut failed = None;
+    for server in servers {
+        match ca_pin::fetch(server, hash) {
+            Ok(pem) => return Ok(pem),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.context("no server is known")?)
 }
 
 fn is_known_by(pem: &str, hash: &str) -> bool {

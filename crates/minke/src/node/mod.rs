@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod agent;
+pub mod api_servers;
 pub mod container_runtime;
 pub mod join;
 pub mod network_policy_enforcer;
