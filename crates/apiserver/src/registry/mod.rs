@@ -241,11 +241,15 @@ impl Registry {
             Some(_) => Operation::Put { key: key.to_string(), value: value.clone(), ttl_seconds },
             None => Operation::Delete { key: key.to_string() },
         };
-        let ports = match self.cluster.store.is_shared() {
-            true => PortChanges::of(&more, &others),
-            false => PortChanges::default(),
-        };
-        let allocated = more.len();
+        let mut ports = PortChanges::default();
+        let (mut places, mut more, mut others) = ((0..more.len()).collect::<Vec<_>>(), more, others);
+        if self.cluster.store.is_shared() {
+            // Upstream's servers know of the range only, and would leave a port's own key behind.
+            ports = PortChanges::of(&more, &others);
+            places.retain(|place| !more[*place].key.starts_with(service::NODE_PORTS));
+            more.retain(|compare| !compare.key.starts_with(service::NODE_PORTS));
+            others.retain(|operation| !operation.key().starts_with(service::NODE_PORTS));
+        }
         let mut compare = vec![Compare { key: key.to_string(), mod_revision: expected }];
         compare.extend(more);
         let mut operations = vec![operation];
@@ -265,8 +269,9 @@ impl Registry {
                     let mut current = current.into_iter();
                     let own = current.next().flatten();
                     let unchanged = own.as_ref().map_or(0, |r| r.mod_revision) == expected;
-                    if unchanged && let Some(place) = current.by_ref().take(allocated).position(|other| other.is_some()) {
-                        return Ok(Err(Err(AllocationConflict(place))));
+                    let taken = places.iter().zip(current).find(|(_, other)| other.is_some());
+                    if unchanged && let Some((place, _)) = taken {
+                        return Ok(Err(Err(AllocationConflict(*place))));
                     }
                     if unchanged && !ports.is_empty() {
                         // Another server took or freed a port.

@@ -1,6 +1,6 @@
 //! The node ports in use as upstream's API server writes them down: one bitmap in a RangeAllocation for all of them.
-//! Written with every Service whose ports change, in a store that upstream's servers may share; `service` has a key of its
-//! own for each port besides.
+//! Written with every Service whose ports change, in a store that upstream's servers may share; elsewhere `service` has
+//! a key of its own for each port.
 //! A port that the bitmap has is never taken again, whoever wrote it there.
 
 use std::ops::RangeInclusive;

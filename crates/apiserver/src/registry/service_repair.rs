@@ -110,8 +110,11 @@ type Written = HashMap<Held, (String, Revision)>;
 
 async fn repair(cluster: &Arc<Cluster>, node_ports: &RangeInclusive<u16>) -> Result<(), ApiError> {
     cluster.cache.wait_until_fresh().await?;
+    let shared = cluster.store.is_shared();
     let mut written = addresses(cluster);
-    written.extend(ports(cluster).await?);
+    if !shared {
+        written.extend(ports(cluster).await?);
+    }
     let mut held: HashMap<Held, Arc<api::Object>> = HashMap::new();
     for service in cluster.list("services", "") {
         for thing in holdings(&service.value()) {
@@ -120,7 +123,7 @@ async fn repair(cluster: &Arc<Cluster>, node_ports: &RangeInclusive<u16>) -> Res
             }
         }
     }
-    for (thing, service) in &held {
+    for (thing, service) in held.iter().filter(|(thing, _)| !shared || matches!(thing, Held::Address(_))) {
         let revision = match written.get(thing) {
             Some((holder, _)) if *holder == service.key() => continue,
             Some((_, revision)) => *revision,
@@ -136,7 +139,7 @@ async fn repair(cluster: &Arc<Cluster>, node_ports: &RangeInclusive<u16>) -> Res
         }
         give_back(cluster, thing, holder, *revision).await?;
     }
-    if cluster.store.is_shared() {
+    if shared {
         repair_port_range(cluster, node_ports, held.keys()).await?;
     }
     Ok(())

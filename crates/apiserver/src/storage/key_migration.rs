@@ -1,7 +1,7 @@
 //! Moves objects from the keys of older versions to upstream's, once, at the start of a server.
 //! Called by `pipeline` before the cache is loaded; which keys moved is in the table of kinds.
-//! An object is never at both keys or at none: it moves in one transaction, and only as it was read. What is at the new key
-//! already stays, and so does what is then left at the old one.
+//! An object is never at both keys or at none: it moves in one transaction, and only as it was read. What is at the new
+//! key already stays, and so does what is then left at the old one.
 
 use store::{Compare, Operation, Outcome, Range, Record, Store, StoreError, Transaction};
 
@@ -102,10 +102,7 @@ mod tests {
         ("/registry/replicationcontrollers/d/r", "/registry/controllers/d/r"),
         ("/registry/ingresses/d/i", "/registry/ingress/d/i"),
         ("/registry/apiservices/v1.x.y", "/registry/apiregistration.k8s.io/apiservices/v1.x.y"),
-        (
-            "/registry/customresourcedefinitions/a.b.c",
-            "/registry/apiextensions.k8s.io/customresourcedefinitions/a.b.c",
-        ),
+        ("/registry/customresourcedefinitions/a.b.c", "/registry/apiextensions.k8s.io/customresourcedefinitions/a.b.c"),
         ("/registry/pods/d/p", "/registry/pods/d/p"),
     ];
 

@@ -34,8 +34,8 @@ pub fn custom_prefix(group: &str, plural: &str) -> String {
     format!("{ROOT}{group}/{plural}/")
 }
 
-/// The prefix that `key` belongs to: the name of a resource, or its group and name. Groups that have prefixes of their own
-/// have a dot, plurals of built-in kinds have none.
+/// The prefix that `key` belongs to: the name of a resource, or its group and name. Groups that have prefixes of their
+/// own have a dot, plurals of built-in kinds have none.
 pub fn prefix_of_key(key: &str) -> Option<&str> {
     static IN_TWO_PARTS: LazyLock<Vec<String>> = LazyLock::new(|| {
         let prefixes = kinds::builtin().iter().map(|r| &r.storage.prefix);
@@ -119,7 +119,9 @@ mod tests {
         ] {
             assert_eq!((group_resource(prefix), holds_objects(prefix)), (named, objects), "{prefix}");
         }
-        assert!(is_custom("/registry/example.com/widgets/") && !is_custom("/registry/apiregistration.k8s.io/apiservices/"));
+        assert!(
+            is_custom("/registry/example.com/widgets/") && !is_custom("/registry/apiregistration.k8s.io/apiservices/")
+        );
     }
 
     /// Where upstream's API server keeps them in etcd, for the kinds whose prefix is not their plural.

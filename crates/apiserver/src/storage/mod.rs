@@ -16,7 +16,7 @@ mod stored_form;
 pub use encoding::{decode, decode_event, encode, with_revision, without_revision};
 pub use key_migration::migrate_keys;
 pub use keys::{
-    ROOT, UNFINISHED_MIGRATION, builtin_key, builtin_prefix, custom_prefix, group_resource, holds_objects, is_custom, local_key, prefix,
-    prefix_of_key, stored_under,
+    ROOT, UNFINISHED_MIGRATION, builtin_key, builtin_prefix, custom_prefix, group_resource, holds_objects, is_custom,
+    local_key, prefix, prefix_of_key, stored_under,
 };
 pub use stored_form::{StorageMediaType, bookkeeping_value, to_json, to_stored};

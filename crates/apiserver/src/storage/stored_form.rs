@@ -32,7 +32,8 @@ impl StorageMediaType {
 /// Under these are objects that no client sees, which upstream's servers share with ours.
 const BOOKKEEPING: [&str; 2] = ["/registry/masterleases/", "/registry/ranges/"];
 
-/// The object under `key` as JSON, in the version that the caches hold. What lies under the key of no kind stays as it is.
+/// The object under `key` as JSON, in the version that the caches hold. What lies under the key of no kind stays as it
+/// is.
 pub fn to_json(key: &str, stored: Bytes) -> Result<Bytes, String> {
     let resource = match keys::prefix_of_key(key) {
         Some(prefix) if keys::is_custom(prefix) => None,
@@ -158,8 +159,8 @@ fn protobuf_of(resource: &Resource, value: &Value) -> Option<Bytes> {
     Some(protobuf::envelope(text(value, "apiVersion"), text(value, "kind"), &message).into())
 }
 
-/// `apiVersion` and `kind` of JSON that begins as `encode` writes it: `{"kind":…,"apiVersion":…,"metadata":{`. Only such
-/// bytes can take a resourceVersion without being parsed.
+/// `apiVersion` and `kind` of JSON that begins as `encode` writes it: `{"kind":…,"apiVersion":…,"metadata":{`. Only
+/// such bytes can take a resourceVersion without being parsed.
 fn head(json: &[u8]) -> Option<(&str, &str)> {
     fn string<'j>(json: &'j [u8], before: &[u8]) -> Option<(&'j str, &'j [u8])> {
         let rest = json.strip_prefix(before)?;
@@ -238,10 +239,14 @@ mod tests {
     #[test]
     fn json_of_other_servers_takes_a_version() {
         // Upstream's custom resources have their members in order, so metadata may not come first.
-        let written = br#"{"apiVersion":"example.com/v1","data":{"metadata":{}},"kind":"Widget","metadata":{"name":"a"}}"#;
+        let written =
+            br#"{"apiVersion":"example.com/v1","data":{"metadata":{}},"kind":"Widget","metadata":{"name":"a"}}"#;
         let json = to_json("/registry/example.com/widgets/d/a", Bytes::from_static(written)).unwrap();
         let object = crate::storage::decode(&json, 7).unwrap().value();
-        assert_eq!((&object["metadata"]["resourceVersion"], &object["data"]), (&json!("7"), &json!({ "metadata": {} })));
+        assert_eq!(
+            (&object["metadata"]["resourceVersion"], &object["data"]),
+            (&json!("7"), &json!({ "metadata": {} }))
+        );
         let line = b"{\"kind\":\"ConfigMap\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}\n";
         assert!(to_json("/registry/configmaps/d/a", Bytes::from_static(line)).unwrap().ends_with(b"}"));
     }
@@ -256,7 +261,11 @@ mod tests {
             ("/registry/pods/d/a", Bytes::from_static(b"\xff\x00"), "neither JSON nor protobuf"),
             ("/registry/pods/d/a", Bytes::from_static(b"{\"kind\":\"Pod\"}"), "no kind"),
             ("/registry/pods/d/a", Bytes::from_static(b"{"), "EOF"),
-            ("/registry/example.com/widgets/d/a", envelope("example.com/v1", "Widget"), "a custom resource as protobuf"),
+            (
+                "/registry/example.com/widgets/d/a",
+                envelope("example.com/v1", "Widget"),
+                "a custom resource as protobuf",
+            ),
         ] {
             let refused = to_json(key, stored.clone()).unwrap_err();
             assert!(refused.contains(why), "{key}: {refused}");

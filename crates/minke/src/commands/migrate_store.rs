@@ -1,7 +1,7 @@
 //! `minke store migrate`: copies every object between the embedded store and etcd, each in the form that it has there.
 //! Called by `commands`; `apiserver::storage` knows the forms, `store` both places.
-//! Nothing is removed from where it was. A copy is taken for whole only after both sides came to the same hash; until then
-//! no server starts on it.
+//! Nothing is removed from where it was. A copy is taken for whole only after both sides came to the same hash; until
+//! then no server starts on it.
 
 use std::{collections::HashMap, fs, path::Path, sync::Arc};
 
@@ -30,7 +30,7 @@ const BATCH_KEYS: usize = 100;
 const BATCH_BYTES: usize = 768 << 10;
 const PROGRESS_KEYS: u64 = 10_000;
 
-/// How many keys there are, and what they come to. Keys that end by themselves are counted apart and are not in the hash.
+/// How many keys there are, and what they come to. Keys that end by themselves are counted apart, out of the hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     keys: u64,
@@ -302,11 +302,7 @@ impl<'s> Pages<'s> {
     }
 }
 
-async fn summary(
-    store: &dyn Store,
-    revision: Option<Revision>,
-    deadlines: &HashMap<String, u64>,
-) -> Result<Summary> {
+async fn summary(store: &dyn Store, revision: Option<Revision>, deadlines: &HashMap<String, u64>) -> Result<Summary> {
     let (mut hasher, mut pages) = (Hasher::new(deadlines), Pages::new(store, revision));
     while let Some(page) = pages.next().await? {
         for record in page {
@@ -377,9 +373,12 @@ fn canonical(value: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use store::MemoryStore;
-
     use super::*;
+
+    /// Both sides are embedded here: the one in the place of etcd is only written as etcd is.
+    fn opened(folder: &Path, name: &str) -> EmbeddedStore {
+        EmbeddedStore::open(folder.join(name), Env::real()).unwrap()
+    }
 
     async fn put(store: &dyn Store, key: &str, value: Bytes, ttl_seconds: Option<u64>) {
         let put = Operation::Put { key: key.into(), value, ttl_seconds };
@@ -387,12 +386,16 @@ mod tests {
     }
 
     async fn filled(store: &dyn Store) {
+        let mut operations = Vec::new();
         for n in 0..250 {
             let map = json!({ "kind": "ConfigMap", "apiVersion": "v1",
                 "metadata": { "name": format!("m{n}"), "namespace": "d" }, "data": { "k": n.to_string() } });
-            put(store, &format!("/registry/configmaps/d/m{n:03}"), storage::encode(&map), None).await;
+            let key = format!("/registry/configmaps/d/m{n:03}");
+            operations.push(Operation::Put { key, value: storage::encode(&map), ttl_seconds: None });
         }
-        put(store, "/registry/example.com/widgets/d/w", r#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{"name":"w"},"x":[]}"#.into(), None).await;
+        store.transact(Transaction { compare: Vec::new(), operations }).await.unwrap();
+        let widget = r#"{"kind":"Widget","apiVersion":"example.com/v1","metadata":{"name":"w"},"x":[]}"#;
+        put(store, "/registry/example.com/widgets/d/w", widget.into(), None).await;
         put(store, "/registry/secrets/d/s", Bytes::from_static(b"k8s:enc:aesgcm:v1:k:\xff\x00"), None).await;
         put(store, "/registry/unknowns/x", Bytes::from_static(b"k8s\0\n\x06\n\x01x\x12\x01Y\x12\x00"), None).await;
         put(store, "/minke/node-ports/30001", "d/svc".into(), None).await;
@@ -406,9 +409,9 @@ mod tests {
     #[tokio::test]
     async fn stores_move_there_and_back() {
         let (env, folder) = (Env::real(), tempfile::tempdir().unwrap());
-        let source = MemoryStore::new(env.clone());
+        let source = opened(folder.path(), "source");
         filled(&source).await;
-        let etcd: Arc<dyn Store> = Arc::new(MemoryStore::new(env.clone()));
+        let etcd: Arc<dyn Store> = Arc::new(opened(folder.path(), "etcd"));
         let there = to_etcd(&source, "a", &*etcd, &env).await.unwrap();
         assert_eq!((there.keys, there.expiring), (254, 1));
         assert!(etcd.get("/registry/configmaps/d/m007").await.unwrap().unwrap().value.starts_with(b"k8s\0"));
@@ -433,10 +436,10 @@ mod tests {
 
     #[tokio::test]
     async fn half_done_copies_go_on_or_are_refused() {
-        let env = Env::real();
-        let source = MemoryStore::new(env.clone());
+        let (env, folder) = (Env::real(), tempfile::tempdir().unwrap());
+        let source = opened(folder.path(), "source");
         filled(&source).await;
-        let target = MemoryStore::new(env.clone());
+        let target = opened(folder.path(), "target");
         let revision = source.revision().await.unwrap();
         let mut state = begin(&target, "a", revision).await.unwrap();
         let first = source.get("/minke/node-ports/30001").await.unwrap().unwrap();
@@ -447,7 +450,7 @@ mod tests {
         assert!(refused.contains("half-done migration of another state"), "{refused}");
         assert_eq!(to_etcd(&source, "a", &target, &env).await.unwrap().keys, 254);
         // What was changed in the target does not pass for a copy.
-        let target = MemoryStore::new(env.clone());
+        let target = opened(folder.path(), "other");
         begin(&target, "a", revision).await.unwrap();
         put(&target, "/registry/configmaps/d/stray", "{}".into(), None).await;
         let refused = to_etcd(&source, "a", &target, &env).await.unwrap_err().to_string();

@@ -42,8 +42,8 @@ pub struct StoreFlags {
     /// What every key in etcd begins with, so that several clusters can share one
     #[arg(long, value_name = "PREFIX", default_value = USUAL_PREFIX)]
     etcd_prefix: String,
-    /// How built-in objects are written: application/vnd.kubernetes.protobuf (the default in etcd) or application/json (the
-    /// default in the embedded store); both are read
+    /// How built-in objects are written: application/vnd.kubernetes.protobuf (the default in etcd) or application/json
+    /// (the default in the embedded store); both are read
     #[arg(long, value_name = "TYPE", value_parser = StorageMediaType::parse)]
     storage_media_type: Option<StorageMediaType>,
     /// How objects are encrypted in the store (EncryptionConfiguration)

@@ -80,8 +80,8 @@ pub enum Store {
         #[command(flatten)]
         data: DataDirectory,
     },
-    /// Copy all objects from the embedded store into etcd, or back; the cluster is to be stopped, and both are compared by
-    /// hash in the end
+    /// Copy all objects from the embedded store into etcd, or back; the cluster is to be stopped, and both are compared
+    /// by hash in the end
     Migrate {
         #[command(flatten)]
         data: DataDirectory,

@@ -1,5 +1,6 @@
 //! A store in an etcd cluster, for more than one API server.
-//! `watch` follows changes across reconnects, `lease` gives keys a time to live, `key_space` says where keys lie, `compaction` forgets, `convert` maps what etcd says.
+//! `watch` follows changes across reconnects, `lease` gives keys a time to live, `key_space` says where keys lie,
+//! `compaction` forgets, `convert` maps what etcd says.
 //! It keeps no data of its own; every answer is etcd's.
 
 mod compaction;

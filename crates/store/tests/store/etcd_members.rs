@@ -81,7 +81,10 @@ async fn a_store_goes_on_with_the_members_that_are_left() {
                 Transaction { compare: Vec::new(), operations: vec![put("/w/a", &format!("{member}.{n}"))] };
             until_done(async || store.transact(transaction.clone()).await).await;
         }
-        assert_eq!(&until_done(async || store.get("/w/a").await).await.unwrap().value[..], format!("{member}.4").as_bytes());
+        assert_eq!(
+            &until_done(async || store.get("/w/a").await).await.unwrap().value[..],
+            format!("{member}.4").as_bytes()
+        );
         if member == 0 {
             // Two of three are a majority.
             members.kill(0);
