@@ -37,6 +37,7 @@ use std::{
 };
 
 pub use self::apiextensions::custom_resource_definition::FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER;
+pub use self::apiextensions::stored_definition;
 pub use self::common::metadata;
 pub use self::core::pod::update as pod_update;
 pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;

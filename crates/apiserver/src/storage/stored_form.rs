@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-use api::{Resource, codec::protobuf, schema};
+use api::{Resource, codec::protobuf, kinds::stored_definition, schema};
 
 use super::{encode, keys};
 
@@ -55,6 +55,9 @@ pub fn to_json(key: &str, stored: Bytes) -> Result<Bytes, String> {
             if let Some(resource) = resource {
                 let (api_version, kind) = (text(&value, "apiVersion").to_string(), text(&value, "kind").to_string());
                 known_version(resource, &api_version, &kind)?;
+                if is_definition(resource) {
+                    stored_definition::from_v1beta1(&mut value);
+                }
                 value["apiVersion"] = resource.api_version().into();
             }
             Ok(encode(&value))
@@ -70,15 +73,16 @@ pub fn to_stored(key: &str, json: &Bytes, media: StorageMediaType) -> Bytes {
         return shared.then(|| bookkeeping(json)).flatten().unwrap_or_else(|| json.clone());
     };
     let form = &resource.storage;
-    if resource.storage.json_only || (media == StorageMediaType::Json && form.api_version == resource.api_version()) {
+    let as_json = form.json_only || media == StorageMediaType::Json;
+    if as_json && form.api_version == resource.api_version() {
         return json.clone();
     }
     let Ok(mut value) = serde_json::from_slice::<Value>(json) else { return json.clone() };
+    if is_definition(resource) {
+        stored_definition::to_v1beta1(&mut value);
+    }
     value["apiVersion"] = form.api_version.as_str().into();
-    let as_protobuf = match media {
-        StorageMediaType::Protobuf => protobuf_of(resource, &value),
-        StorageMediaType::Json => None,
-    };
+    let as_protobuf = if as_json { None } else { protobuf_of(resource, &value) };
     // What protobuf has no field for, as initializers, is kept all the same.
     as_protobuf.unwrap_or_else(|| encode(&value))
 }
@@ -114,6 +118,11 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()
 }
 
+/// Upstream keeps definitions in a version with other fields.
+fn is_definition(resource: &Resource) -> bool {
+    resource.kind == "CustomResourceDefinition"
+}
+
 fn is_own(resource: &Resource, api_version: &str, kind: &str) -> bool {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     resource.group == group && resource.version == version && resource.kind == kind
@@ -121,7 +130,9 @@ fn is_own(resource: &Resource, api_version: &str, kind: &str) -> bool {
 
 fn known_version(resource: &Resource, api_version: &str, kind: &str) -> Result<(), String> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let known = version == resource.version || resource.storage.same_versions.iter().any(|same| same == version);
+    let form = &resource.storage;
+    let same = || form.same_versions.iter().any(|same| same == version);
+    let known = version == resource.version || api_version == form.api_version || same();
     match known && group == resource.group && kind == resource.kind {
         true => Ok(()),
         false => Err(format!("no kind \"{kind}\" is registered for version \"{api_version}\" in scheme")),
@@ -135,6 +146,9 @@ fn from_protobuf(resource: Option<&std::sync::Arc<Resource>>, stored: &[u8]) -> 
         return Err(format!("a custom resource as protobuf ({} {})", envelope.api_version, envelope.kind));
     };
     known_version(resource, &envelope.api_version, &envelope.kind)?;
+    if resource.storage.json_only && envelope.api_version != resource.api_version() {
+        return Err(format!("{} of {} as protobuf", envelope.kind, envelope.api_version));
+    }
     // Versions with the same fields have the same numbers: read as the one that is served.
     let schema = served_type(resource).ok_or_else(|| format!("{} has no protobuf form", resource.kind))?;
     let mut value = protobuf::decode_as(stored, schema).map_err(|e| e.message)?;
@@ -212,6 +226,11 @@ mod tests {
         let service = json!({ "spec": { "groupPriorityMinimum": 1, "versionPriority": 1 }, "status": {} });
         let service = named("apiregistration.k8s.io/v1", "APIService", service);
         check("/registry/apiregistration.k8s.io/apiservices/a", service, b"{");
+        let versions = json!([{ "name": "v1", "served": true, "storage": true }]);
+        let definition = json!({ "spec": { "versions": versions, "conversion": { "strategy": "None" } } });
+        let definition = named("apiextensions.k8s.io/v1", "CustomResourceDefinition", definition);
+        let head = br#"{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1","metadata":{"#;
+        check("/registry/apiextensions.k8s.io/customresourcedefinitions/a", definition, head);
         check("/registry/example.com/widgets/d/a", named("example.com/v1", "Widget", json!({})), b"{");
         let mut pending = named("v1", "ConfigMap", json!({}));
         pending["metadata"]["initializers"] = json!({ "pending": [{ "name": "x" }] });

@@ -143,13 +143,23 @@ impl EncryptedStore {
     /// Whether the value under `key` is not written as it would be now.
     pub async fn is_stale(&self, key: &str) -> Result<bool, StoreError> {
         let transformers = self.transformers.current();
-        if transformers.is_empty() && self.media == StorageMediaType::Json {
+        if transformers.is_empty() && self.keeps_json() {
             return Ok(false);
         }
         let Some(record) = self.inner.get(key).await? else { return Ok(false) };
         let opened = transformers.open(key, &self.inner.stored_key(key), record.value).await;
         let opened = opened.map_err(|why| failed(key, &why))?;
-        Ok(opened.stale || stored_form::is_outdated(key, &opened.value, self.media))
+        let outdated = !self.keeps_json() && stored_form::is_outdated(key, &opened.value, self.media);
+        Ok(opened.stale || outdated)
+    }
+
+    /// A store that is ours alone may have objects just as they are served.
+    fn keeps_json(&self) -> bool {
+        self.media == StorageMediaType::Json && !self.inner.is_shared()
+    }
+
+    fn stored(&self, key: &str, json: &Bytes) -> Bytes {
+        if self.keeps_json() { json.clone() } else { stored_form::to_stored(key, json, self.media) }
     }
 
     /// Whether every key management service is well.
@@ -220,7 +230,7 @@ impl StoreLayer for EncryptedStore {
         for operation in &mut transaction.operations {
             if let Operation::Put { key, value, .. } = operation {
                 let json = std::mem::take(value);
-                let stored = stored_form::to_stored(key, &json, self.media);
+                let stored = self.stored(key, &json);
                 if stored.as_ptr() != json.as_ptr() {
                     written.push((key.clone(), json));
                 }
@@ -275,10 +285,10 @@ impl StoreLayer for EncryptedStore {
 
     fn repair_from(&self, source: RepairSource) {
         // A value that was encrypted has no second copy: encrypted again it is another.
-        let (transformers, media) = (self.transformers.clone(), self.media);
+        let (transformers, media, keeps_json) = (self.transformers.clone(), self.media, self.keeps_json());
         self.inner.repair_from(Box::new(move |key, revision| {
             let plain = transformers.current().writes_plain(key).then(|| source(key, revision)).flatten();
-            plain.map(|json| stored_form::to_stored(key, &json, media))
+            plain.map(|json| if keeps_json { json } else { stored_form::to_stored(key, &json, media) })
         }));
     }
 }
