@@ -84,9 +84,16 @@ async fn remove(data: &DataDirectory, names: &[String]) -> Result<()> {
             let runtime = connect(socket);
             let found = runtime.image_status(spec.clone()).await.with_context(|| format!("{node} does not answer"))?;
             let Some(found) = found else { continue };
-            // By its id, so that every name of it goes, as a node's garbage collection does it.
-            let by_id = ImageSpec { image: found.id, ..ImageSpec::default() };
-            runtime.remove_image(by_id).await.with_context(|| format!("failed to remove {name} from {node}"))?;
+            let full = full_reference(name);
+            // An image with other names only loses this one; the last takes the image along.
+            let done = match found.repo_tags.contains(&full) && found.repo_tags.len() > 1 {
+                true => images::untag(socket, &full).await,
+                false => {
+                    let by_id = ImageSpec { image: found.id, ..ImageSpec::default() };
+                    runtime.remove_image(by_id).await.map_err(anyhow::Error::from)
+                }
+            };
+            done.with_context(|| format!("failed to remove {name} from {node}"))?;
             removed += 1;
         }
         match removed {

@@ -79,6 +79,13 @@ pub async fn push(socket: &Path, registries: &Path, local: &str, remote: &str) -
     run(command, || format!("{remote} was not pushed")).await
 }
 
+/// Takes a name away from an image that has others.
+pub async fn untag(socket: &Path, reference: &str) -> Result<()> {
+    let mut command = ctr(socket);
+    command.args(["images", "rm", reference]);
+    run(command, || format!("{reference} was not removed")).await
+}
+
 /// Writes an archive whole or not at all.
 pub async fn export(socket: &Path, archive: &Path, references: &[String]) -> Result<()> {
     let mut partial = archive.as_os_str().to_owned();
