@@ -133,10 +133,8 @@ fn target(line: &str) -> Option<&str> {
     let levels = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
     words.by_ref().take(8).find(|word| levels.contains(&without_colour(word)))?;
     // Spans, such as `request{…}:`, stand before the module.
-    let targets = words.filter_map(|word| without_colour(word).strip_suffix(':'));
-    targets
-        .into_iter()
-        .find(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':'))
+    let mut targets = words.filter_map(|word| without_colour(word).strip_suffix(':'));
+    targets.find(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':'))
 }
 
 fn without_colour(word: &str) -> &str {
@@ -207,10 +205,10 @@ fn show_journal(filter: &Filter, tail: usize, follow: bool) -> Result<()> {
         command.arg("--follow");
     }
     // A filter takes its lines from all of them.
-    match (filter.0.is_none() && tail < usize::MAX, follow) {
-        (true, _) => drop(command.args(["--lines", &tail.to_string()])),
-        (false, true) => drop(command.arg("--lines=all")),
-        (false, false) => {}
+    if filter.0.is_none() && tail < usize::MAX {
+        command.args(["--lines", &tail.to_string()]);
+    } else if follow {
+        command.arg("--lines=all");
     }
     let mut child = command.stdout(Stdio::piped()).spawn().context("failed to run journalctl: install systemd's")?;
     let stdout = child.stdout.take().context("journalctl has no output")?;

@@ -27,8 +27,8 @@ pub async fn of_program(name: &str, argument: &str) -> Option<String> {
 }
 
 fn first_version(text: &str) -> Option<&str> {
-    let words = text.lines().next()?.split_whitespace().map(|word| word.trim_start_matches('v'));
-    words.into_iter().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+    let mut words = text.lines().next()?.split_whitespace().map(|word| word.trim_start_matches('v'));
+    words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// `6.1.0-18-amd64` as (6, 1).

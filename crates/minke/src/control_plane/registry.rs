@@ -106,7 +106,8 @@ fn access(peer: &Peer) -> Access {
     let Some(Ok((_, certificate))) = own.map(|der| x509_parser::parse_x509_certificate(der)) else {
         return Access::Refused;
     };
-    let is_of = |group: &str| certificate.subject().iter_organization().any(|o| o.as_str() == Ok(group));
+    let is_of =
+        |group: &str| certificate.subject().iter_organization().any(|o| o.as_str().is_ok_and(|name| name == group));
     match () {
         () if is_of(MASTERS) => Access::Push,
         () if is_of(NODES) => Access::Pull,
