@@ -68,8 +68,8 @@ fn renew(instance: &Instance) -> Result<()> {
     println!("✓ {written} kubeconfigs written");
     if process::running(instance)?.is_some() {
         println!(
-            "the running cluster takes them up within 12 hours; at once with a restart, which leaves containers running: \
-             `minke install` and packages do `systemctl restart minke`"
+            "the running cluster takes them up within 12 hours, or when it is started again: `systemctl restart minke` where it is \
+             a service, else end its process and `minke up` (containers go on)"
         );
     }
     Ok(())

@@ -24,7 +24,7 @@ pub mod versions;
 use std::{path::Path, sync::Arc};
 
 use ::ingress::IngressConfig;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use client::{
     Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ServiceAccountTransport, from_kubeconfig,
 };
@@ -37,7 +37,6 @@ use crate::{
     certificates::{kubeconfigs, pki::Pki},
     cluster::{
         clusters, file_modes, host,
-        instance::Instance,
         leader_identity::LeaderIdentity,
         nodes, ports, preflight,
         process::{self, PidFile},

@@ -72,7 +72,7 @@ pub fn check_file(command: &Command, path: &Path) -> Result<usize> {
 /// What somebody may have meant by a word that is not known.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // Short words are near to everything.
-    let limit = (word.len() / 3).clamp(1, 3);
+    let limit = word.len().div_ceil(3).clamp(1, 3);
     let near = known.map(|candidate| (distance(candidate, word), candidate)).filter(|(far, _)| *far <= limit);
     near.min().map(|(_, candidate)| candidate)
 }
