@@ -2,6 +2,7 @@
 //! Called by `main`.
 //! Every long-running command ends cleanly on SIGTERM.
 
+pub mod console;
 pub mod demo;
 pub mod down;
 pub mod images;
@@ -63,6 +64,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(run_image(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
+        Command::Console(flags) => runtime()?.block_on(console::run(&flags)),
         // `main` takes the usual way; these are `minke --some-flag kubectl …`.
         Command::Kubectl { arguments } => run_kubectl(arguments),
         Command::Why { arguments } => run_kubectl([vec!["why".to_string()], arguments].concat()),

@@ -27,7 +27,7 @@ use proxy::KubeProxyConfiguration;
 
 pub use self::{
     scheduler_flags::{Scheduler, scheduler_config},
-    subcommands::{Image, NamedNode, NodeCommand, Store},
+    subcommands::{Console, Image, NamedNode, NodeCommand, Store},
 };
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
@@ -84,6 +84,8 @@ pub enum Command {
     /// Back up, restore or check the embedded store
     #[command(subcommand)]
     Store(Store),
+    /// Print an address that opens the console, signed in for a while with rights of your choice
+    Console(Console),
     /// Say why an object is pending, not ready, restarting or terminating (TYPE/NAME, with kubectl's flags)
     #[command(disable_help_flag = true)]
     Why {
@@ -118,7 +120,8 @@ impl Command {
             other => {
                 let is_kubectl =
                     matches!(other, Self::Kubectl { .. } | Self::Why { .. } | Self::Timeline { .. } | Self::Top { .. });
-                is_kubectl || matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_))
+                let asks = matches!(other, Self::Console(_));
+                is_kubectl || asks || matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_))
             }
         }
     }
@@ -185,6 +188,10 @@ pub struct Server {
     /// Policy file (v1: predicates, priorities, extenders) for the scheduler, the older form of the same
     #[arg(long, value_name = "FILE", conflicts_with = "scheduler_config")]
     pub policy_config_file: Option<PathBuf>,
+    /// Whether the API server shows the console, a page to see and change the cluster by, at /console/
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub console: bool,
     #[command(flatten)]
     pub controllers: Controllers,
     #[command(flatten)]

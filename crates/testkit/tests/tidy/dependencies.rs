@@ -32,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ingress", &["env", "serve", "api", "client", "metrics"]),
     ("image", &[]),
     ("cli", &["env", "api", "client"]),
+    ("console", &[]),
     ("testkit", &[]),
     ("e2e", &["env", "api", "client", "image", "node-plugins"]),
 ];
