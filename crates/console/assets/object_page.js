@@ -4,7 +4,7 @@
 import { explain, get, pathOf, query } from "./api.js";
 import { actionsOf, remove } from "./actions.js";
 import { announce, empty, failure, h, loading, redraw, replace } from "./dom.js";
-import { followMetrics, usageCharts } from "./charts.js";
+import { followMetrics, samplesOf, usageCharts } from "./charts.js";
 import { quantity } from "./format.js";
 import { followObject } from "./live_table.js";
 import { logsTab } from "./logs.js";
@@ -140,7 +140,7 @@ export function objectPage({ kind, namespace, name, tab, setTab, isEditing }) {
         object,
         more: {
           verdict: known.verdict && verdictBox(known.verdict),
-          charts: usage && usageCharts(usage.key, usage.limits),
+          charts: usage && samplesOf(usage.key).length > 0 && usageCharts(usage.key, usage.limits),
           events: eventsList(known.events),
           pods: controls ? podsCard(known.pods, name) : "",
         },

@@ -130,6 +130,17 @@ export function withoutManagedFields(text) {
   return kept.join("\n");
 }
 
+/** Without what the server counts up by itself. */
+export const ignoring = (text) => text.replace(/^ {2}(resourceVersion|generation): .*\n/gm, "");
+
+/** What people decide: without the status as well. */
+export const decided = (text) => ignoring(text).replace(/^status:.*\n(?:[ -].*\n?)*/m, "");
+
+const VERSION = /^ {2}resourceVersion: .*$/m;
+
+/** A manifest as one of the version of another. */
+export const withVersionOf = (text, other) => text.replace(VERSION, VERSION.exec(other)?.[0] ?? "");
+
 /** A line in pieces: `[[class, text]]`. */
 export function colours(line) {
   const comment = /^(\s*)(#.*)$/.exec(line);

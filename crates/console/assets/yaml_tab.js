@@ -4,7 +4,7 @@
 import { request, text } from "./api.js";
 import { announce, failure, h, loading, replace, toast } from "./dom.js";
 import { diffLines, hunks } from "./diff.js";
-import { colours, withoutManagedFields } from "./yaml.js";
+import { colours, decided, ignoring, withoutManagedFields, withVersionOf } from "./yaml.js";
 
 const YAML = "application/yaml";
 
@@ -115,13 +115,19 @@ export function yamlTab({ path, kind, startsEditing }) {
     event.stopPropagation();
   }
 
-  async function put(body, dryRun) {
-    const response = await request(
-      "PUT",
-      `${path}?fieldManager=minke-console&fieldValidation=Strict${dryRun ? "&dryRun=All" : ""}`,
-      { body, type: YAML, accept: YAML },
-    );
-    return { text: await response.text(), warning: response.headers.get("warning") };
+  /** If only the status has changed since, that is nobody's decision: the newest version is taken and tried again. */
+  async function put(body, dryRun, retries = 3) {
+    const parameters = `fieldManager=minke-console&fieldValidation=Strict${dryRun ? "&dryRun=All" : ""}`;
+    try {
+      const response = await request("PUT", `${path}?${parameters}`, { body, type: YAML, accept: YAML });
+      return { text: await response.text(), warning: response.headers.get("warning") };
+    } catch (error) {
+      if (error.code !== 409 || !retries) throw error;
+      const newest = withoutManagedFields(await text(path, { accept: YAML }));
+      if (decided(newest) !== decided(current)) throw error;
+      current = newest;
+      return put(withVersionOf(body, newest), dryRun, retries - 1);
+    }
   }
 
   async function review(value, message) {
@@ -163,8 +169,7 @@ export function yamlTab({ path, kind, startsEditing }) {
     const before = current;
     full = await text(path, { accept: YAML });
     current = withoutManagedFields(full);
-    const version = /^ {2}resourceVersion: .*$/m.exec(current)?.[0] ?? "";
-    editor(value.replace(/^ {2}resourceVersion: .*$/m, version));
+    editor(withVersionOf(value, current));
     dirty = true;
     element
       .querySelector("textarea")
@@ -225,9 +230,6 @@ export function yamlTab({ path, kind, startsEditing }) {
   load(startsEditing);
   return { element, edit: () => load(true), isDirty: () => dirty, dispose() {} };
 }
-
-/** Without what the server counts up by itself. */
-const ignoring = (text) => text.replace(/^ {2}(resourceVersion|generation): .*\n/gm, "");
 
 function difference(before, after) {
   const mark = { same: " ", old: "−", new: "+" };

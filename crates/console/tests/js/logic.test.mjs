@@ -10,7 +10,7 @@ import { problems } from "../../assets/problems.js";
 import { compare, sortKey, TableModel } from "../../assets/table_model.js";
 import { graph, place } from "../../assets/topology_model.js";
 import { keySequence, Screen } from "../../assets/vt.js";
-import { colours, parse, withoutManagedFields } from "../../assets/yaml.js";
+import { colours, decided, parse, withoutManagedFields, withVersionOf } from "../../assets/yaml.js";
 
 test("quantities, ages and tones", () => {
   const check = (actual, expected) => assert.deepEqual(actual, expected);
@@ -193,11 +193,18 @@ users:
 
 test("managed fields are left out, lines are coloured", () => {
   const text =
-    "apiVersion: v1\nmetadata:\n  labels:\n    managedFields: x\n  managedFields:\n  - apiVersion: v1\n    manager: m\n  name: a\nspec:\n  managedFields:\n  - b\n";
+    "apiVersion: v1\nmetadata:\n  labels:\n    managedFields: x\n  managedFields:\n  - apiVersion: v1\n    manager: m\n" +
+    "  name: a\nspec:\n  managedFields:\n  - b\n";
   assert.equal(
     withoutManagedFields(text),
     "apiVersion: v1\nmetadata:\n  labels:\n    managedFields: x\n  name: a\nspec:\n  managedFields:\n  - b\n",
   );
+  const manifest = (version, replicas, ready) =>
+    `metadata:\n  generation: ${version}\n  resourceVersion: "${version}"\n` +
+    `spec:\n  replicas: ${replicas}\nstatus:\n  ready: ${ready}\n`;
+  assert.equal(decided(manifest(1, 3, 0)), decided(manifest(2, 3, 3)));
+  assert.notEqual(decided(manifest(1, 3, 0)), decided(manifest(1, 4, 0)));
+  assert.equal(withVersionOf(manifest(1, 3, 0), manifest(7, 9, 9)), manifest(1, 3, 0).replace('"1"', '"7"'));
   assert.deepEqual(colours("  - name: web"), [
     ["", "  - "],
     ["key", "name:"],

@@ -97,7 +97,63 @@ impl ObjectReader for ClientReader {
 
 #[cfg(test)]
 mod tests {
+    use apiserver::{authn::User, body};
+    use serde_json::json;
+
     use super::*;
+
+    #[tokio::test]
+    async fn files_are_for_everybody_and_answers_for_those_who_may_read_the_object() {
+        let env = Env::real();
+        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let store = Arc::new(store::MemoryStore::new(env.clone()));
+        let mut config = apiserver::Config::in_process(key);
+        config.anonymous_auth = false;
+        let api = ApiServer::new(config, store, env.clone()).await.unwrap();
+        let ask = async |user: Option<&User>, method: &str, path: &str, content: Value| {
+            let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+            let request = request.body(body::full(content.to_string())).unwrap();
+            let request = match user {
+                Some(user) => ApiServer::in_process_request(user.clone(), request),
+                None => request,
+            };
+            let response = api.handle(request).await;
+            let (code, content) = (response.status().as_u16(), response.into_body());
+            let bytes = body::read_all(content, 1 << 20).await.unwrap();
+            (code, serde_json::from_slice::<Value>(&bytes).unwrap_or_default())
+        };
+        let (admin, stranger) = (User::new("root", &["system:masters"]), User::new("alice", &[]));
+        assert_eq!(ask(None, "GET", "/console/", Value::Null).await.0, 401, "not shown");
+        assert_eq!(ask(Some(&admin), "GET", "/console/", Value::Null).await.0, 404, "not shown");
+        show(&api, &env);
+        let pods = "/api/v1/namespaces/default/pods";
+        let namespace = json!({ "metadata": { "name": "default" } });
+        ask(Some(&admin), "POST", "/api/v1/namespaces", namespace).await;
+        let account = json!({ "metadata": { "name": "default" } });
+        ask(Some(&admin), "POST", "/api/v1/namespaces/default/serviceaccounts", account).await;
+        let pod = json!({ "metadata": { "name": "web" }, "spec": { "containers": [{ "name": "a", "image": "b" }] } });
+        let (code, made) = ask(Some(&admin), "POST", pods, pod).await;
+        assert_eq!(code, 201, "{made}");
+        let query = "apiVersion=v1&resource=pods&namespace=default&name";
+        let check = async |user: Option<&User>, path: &str, expected: u16| {
+            let (code, answer) = ask(user, "GET", path, Value::Null).await;
+            assert_eq!(code, expected, "{path}: {answer}");
+            answer
+        };
+        check(None, "/console/", 200).await;
+        check(None, "/console/main.js", 200).await;
+        check(None, &format!("/console/why?{query}=web"), 401).await;
+        let refused = check(Some(&stranger), &format!("/console/why?{query}=web"), 403).await;
+        assert!(refused["message"].as_str().unwrap().contains("\"alice\" cannot get resource \"pods\""), "{refused}");
+        check(Some(&stranger), &format!("/console/timeline?{query}=web"), 403).await;
+        check(Some(&admin), &format!("/console/why?{query}=gone"), 404).await;
+        check(Some(&admin), &format!("/console/why?{query}=web/log"), 400).await;
+        check(Some(&admin), "/console/other", 404).await;
+        let verdict = check(Some(&admin), &format!("/console/why?{query}=web"), 200).await;
+        assert_eq!((&verdict["object"]["name"], &verdict["wrong"]), (&json!("web"), &json!(true)), "{verdict}");
+        let timeline = check(Some(&admin), &format!("/console/timeline?{query}=web"), 200).await;
+        assert_eq!(timeline["stations"][0]["what"], "created", "{timeline}");
+    }
 
     #[test]
     fn questions_name_one_object_and_nothing_else() {

@@ -535,6 +535,18 @@ mod tests {
     }
 
     #[test]
+    fn the_console_is_on_unless_it_is_turned_off() {
+        let check = |arguments: &[&str], expected: bool| {
+            let flags = Flags::try_parse_from(["minke", "up"].iter().chain(arguments)).expect("valid flags");
+            let Command::Up(up) = flags.command else { panic!("up") };
+            assert_eq!(up.server.console, expected, "{arguments:?}");
+        };
+        check(&[], true);
+        check(&["--console"], true);
+        check(&["--console=false"], false);
+    }
+
+    #[test]
     fn eviction_thresholds_are_upstreams_syntax() {
         let check = |arguments: &[&str]| {
             let flags = Flags::try_parse_from(["minke", "up"].iter().chain(arguments)).expect("valid flags");
