@@ -28,6 +28,9 @@ test-fast: ## Format, lints and unit tests only
 test-reference: ## Compare with the published Kubernetes API; needs REFERENCE (default ../shared/k8s-1.35)
 	@tools/test reference
 
+test-console: ## The console in Chromium against a real cluster; says what is missing: SHOTS=dir keeps screenshots
+	@tools/test-console
+
 sim: ## Play the control plane under simulated time and faults: SEEDS=1000, FIRST=0
 	cargo run --release --locked --quiet -p minke-sim --bin sim -- $(or $(SEEDS),1000) $(or $(FIRST),0)
 
@@ -53,4 +56,4 @@ bench: ## Figures as ratios, on this machine
 fmt: ## Format the code
 	cargo fmt --all
 
-.PHONY: help up down build test test-fast test-reference sim sim-disk fuzz soak dist bench fmt
+.PHONY: help up down build test test-fast test-reference test-console sim sim-disk fuzz soak dist bench fmt

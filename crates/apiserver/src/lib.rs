@@ -26,7 +26,10 @@ mod proxy;
 mod transport;
 
 pub use discovery::served::{Served, ServedResources};
-pub use handlers::respond::{ObjectList, ObjectStream};
+pub use handlers::{
+    console::{ConsoleHandlers, Question},
+    respond::{ObjectList, ObjectStream},
+};
 pub use request::{
     body::{self, Body},
     call::InProcess,

@@ -22,7 +22,11 @@ pub struct InProcessTransport {
 /// A client under `user`, member of `groups` and of the group of all authenticated users.
 pub fn client(server: &Arc<ApiServer>, user: &str, groups: &[&str]) -> Client {
     let groups = groups.iter().copied().chain(["system:authenticated"]).map(str::to_string).collect();
-    let user = User { name: user.to_string(), groups, ..User::default() };
+    client_as(server, User { name: user.to_string(), groups, ..User::default() })
+}
+
+/// A client under somebody who is known already.
+pub fn client_as(server: &Arc<ApiServer>, user: User) -> Client {
     Client::new(InProcessTransport { server: server.clone(), user })
 }
 

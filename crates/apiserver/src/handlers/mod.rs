@@ -2,6 +2,7 @@
 //! Called by `server::pipeline` with what `registry` returns.
 
 pub mod codec;
+pub mod console;
 pub mod debug;
 pub mod negotiate;
 pub mod not_found;

@@ -1,6 +1,6 @@
 //! The order of a request, in one function.
 //! Fed by `server` (sockets) and by in-process callers; hands on to `registry`, `discovery`, `health` and the rest.
-//! Nothing reaches a handler that was not authenticated and authorized.
+//! Nothing reaches a handler that was not authenticated and authorized, but the files of the console.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -38,7 +38,7 @@ use crate::{
     },
     flow_control::{self, FlowControl},
     handlers::{
-        debug, negotiate, not_found,
+        console, debug, negotiate, not_found,
         respond::{self, ObjectStream, Reply, TotalBytes},
     },
     metrics::{self, Labels, Measured, Metrics},
@@ -73,6 +73,8 @@ pub struct ApiServer {
     pub(crate) metrics_api: metrics_api::MetricsApi,
     /// What other parts of this process answer.
     pub debug: debug::DebugHandlers,
+    /// The page at `/console/`, where there is one.
+    pub console: console::Console,
     authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
     pub(crate) in_flight: InFlight,
@@ -173,6 +175,7 @@ impl ApiServer {
             extensions: aggregator::Extensions::default(),
             metrics_api: metrics_api::MetricsApi::default(),
             debug: debug::DebugHandlers::default(),
+            console: console::Console::default(),
             registry,
             authentication,
             authorizer,
@@ -273,6 +276,10 @@ impl ApiServer {
         query: Query,
         arrival: Arrival,
     ) -> Response<Body> {
+        // Holds no data of the cluster, so it needs no identity.
+        if let Some(file) = self.console.file(&parts) {
+            return file;
+        }
         let mut call = match self.identify(parts, info, query, &arrival).await {
             Ok(call) => call,
             Err(response) => return *response,
@@ -444,6 +451,10 @@ impl ApiServer {
 
     async fn dispatch(self: &Arc<Self>, call: &Call, body: Body) -> Result<Reply, ApiError> {
         let mut place = self.admit_in_flight(call).await?;
+        // Each read behind the answer is authorized on its own.
+        if let Some(answer) = self.console.answer(call) {
+            return answer.await.map(|value| Reply::Value(http::StatusCode::OK, value));
+        }
         self.authorize_call(call).await?;
         let mut budget = self.in_flight.body_budget(call);
         if call.info.is_resource {

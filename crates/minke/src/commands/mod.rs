@@ -4,6 +4,7 @@
 
 pub mod certs;
 pub mod completion;
+pub mod console;
 pub mod demo;
 pub mod doctor;
 pub mod down;
@@ -89,6 +90,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Uninstall(flags) => install::uninstall(&flags),
         Command::Completion { shell } => completion::print_completion(shell),
         Command::Man(flags) => completion::man(&flags),
+        Command::Console(flags) => runtime()?.block_on(console::run(&flags)),
         // `main` takes the usual way; these are `minke --some-flag kubectl …`.
         Command::Kubectl { arguments } => run_kubectl(arguments),
         Command::Why { arguments } => run_kubectl([vec!["why".to_string()], arguments].concat()),

@@ -2,6 +2,7 @@
 //! Started by `commands`.
 
 pub mod component_port;
+pub mod console_answers;
 pub mod join_token;
 pub mod registry;
 pub mod server;

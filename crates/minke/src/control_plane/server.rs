@@ -25,7 +25,7 @@ use crate::{
     cluster::{host, instance::Instance, leader_identity::LeaderIdentity, ports, preflight},
     commands::report::Reporter,
     components::Components,
-    control_plane::join_token,
+    control_plane::{console_answers, join_token},
     flags::{self, Choice, LoadBalancerMode},
 };
 
@@ -58,6 +58,9 @@ pub async fn start_api(
     let store = flags.store.open(instance, env).await?;
     let config = config::Config { admits_agents, ..api_config(flags, &pki, advertise, port)? };
     let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
+    if flags.console {
+        console_answers::show(&api, env);
+    }
     let address = SocketAddr::new(advertise, port);
     write_private(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
     kubeconfigs::keep_renewed(instance, &pki, &server_url_here(flags.bind_address, address), env, shutdown)?;

@@ -33,7 +33,7 @@ pub use self::{
     everyday_flags::{Certs, ConfigCommand, Install, Logs, Look, Man, OutputForm, SupportBundle, Uninstall},
     registry_flags::RegistryFlags,
     scheduler_flags::{Scheduler, scheduler_config},
-    subcommands::{Image, NamedNode, NodeCommand, Store},
+    subcommands::{Console, Image, NamedNode, NodeCommand, Store},
 };
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
@@ -117,6 +117,8 @@ pub enum Command {
     Completion { shell: clap_complete::Shell },
     /// Print the manual
     Man(Man),
+    /// Print an address that opens the console, signed in for a while with rights of your choice
+    Console(Console),
     /// Say why an object is pending, not ready, restarting or terminating (TYPE/NAME, with kubectl's flags)
     #[command(disable_help_flag = true)]
     Why {
@@ -141,6 +143,26 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+}
+
+impl Command {
+    /// Commands that do their work, print and end.
+    pub fn only_prints(&self) -> bool {
+        match self {
+            Self::Up(up) => !up.foreground,
+            other => {
+                let is_kubectl =
+                    matches!(other, Self::Kubectl { .. } | Self::Why { .. } | Self::Timeline { .. } | Self::Top { .. });
+                let asks = matches!(other, Self::Console(_));
+                is_kubectl || asks || matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_))
+            }
+        }
+    }
+
+    /// Whether a kubelet is part of the process.
+    pub fn runs_kubelet(&self) -> bool {
+        matches!(self, Self::Up(_) | Self::Agent(_) | Self::Kubelet(_))
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -199,6 +221,10 @@ pub struct Server {
     /// Policy file (v1: predicates, priorities, extenders) for the scheduler, the older form of the same
     #[arg(long, value_name = "FILE", conflicts_with = "scheduler_config")]
     pub policy_config_file: Option<PathBuf>,
+    /// Whether the API server shows the console, a page to see and change the cluster by, at /console/
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub console: bool,
     #[command(flatten)]
     pub controllers: Controllers,
     #[command(flatten)]
@@ -541,6 +567,18 @@ mod tests {
         let refused = parse(&["--token", "abcdef.0123456789abcdef"]).unwrap_err().to_string();
         assert!(refused.contains("list of processes") && refused.contains("--token-file"), "{refused}");
         assert!(parse(&["--token-file", "-"]).is_ok());
+    }
+
+    #[test]
+    fn the_console_is_on_unless_it_is_turned_off() {
+        let check = |arguments: &[&str], expected: bool| {
+            let flags = Flags::try_parse_from(["minke", "up"].iter().chain(arguments)).expect("valid flags");
+            let Command::Up(up) = flags.command else { panic!("up") };
+            assert_eq!(up.server.console, expected, "{arguments:?}");
+        };
+        check(&[], true);
+        check(&["--console"], true);
+        check(&["--console=false"], false);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Commands under `minke node`, `minke image` and `minke store`.
+//! Commands under `minke node`, `minke image` and `minke store`, and `minke console`.
 //! Parsed by `main` with the other flags, and carried out in `commands`.
 //! Starts nothing; only reads what was typed.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
@@ -35,6 +35,18 @@ pub enum NodeCommand {
         #[command(flatten)]
         data: DataDirectory,
     },
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Console {
+    #[command(flatten)]
+    pub data: DataDirectory,
+    /// ClusterRole of whoever opens the address: cluster-admin, admin, edit, view or one of your own
+    #[arg(long, value_name = "NAME", default_value = "cluster-admin")]
+    pub cluster_role: String,
+    /// How long the address is good for, ten minutes at least
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = super::security_flags::duration)]
+    pub duration: Duration,
 }
 
 #[derive(Debug, Clone, Subcommand)]

@@ -33,6 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("image", &[]),
     ("registry", &["env", "serve"]),
     ("cli", &["env", "api", "client"]),
+    ("console", &[]),
     ("testkit", &[]),
     ("e2e", &["env", "api", "client", "image", "node-plugins"]),
 ];
