@@ -17,6 +17,8 @@ pub struct ActualStateOfWorld {
     republished: HashMap<String, BTreeSet<String>>,
     /// Claims of drivers, and when their sizes were last compared, by pod UID.
     expandable: HashMap<String, BTreeMap<String, Duration>>,
+    /// How large claims of drivers are here, by pod UID.
+    sizes: HashMap<String, BTreeMap<String, i64>>,
 }
 
 impl ActualStateOfWorld {
@@ -27,6 +29,19 @@ impl ActualStateOfWorld {
     /// From now on it is looked at for a larger size.
     pub fn mark_expandable(&mut self, uid: &str, volume: &str, now: Duration) {
         self.expandable.entry(uid.into()).or_default().insert(volume.into(), now);
+    }
+
+    /// Whether the pod has a volume that its driver wants to hear of again, or that may grow.
+    pub fn follows_driver(&self, uid: &str) -> bool {
+        self.republished.contains_key(uid) || self.expandable.contains_key(uid)
+    }
+
+    pub fn mark_size(&mut self, uid: &str, volume: &str, bytes: i64) {
+        self.sizes.entry(uid.into()).or_default().insert(volume.into(), bytes);
+    }
+
+    pub fn size_bytes(&self, uid: &str, volume: &str) -> Option<i64> {
+        self.sizes.get(uid)?.get(volume).copied()
     }
 
     /// The pod's volumes that were not looked at for so long, and where they are.
@@ -54,6 +69,7 @@ impl ActualStateOfWorld {
     pub fn mark_pod_unmounted(&mut self, uid: &str) {
         self.republished.remove(uid);
         self.expandable.remove(uid);
+        self.sizes.remove(uid);
         self.pods.remove(uid);
     }
 
