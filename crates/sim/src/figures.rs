@@ -281,8 +281,9 @@ impl Bench {
 
     /// A claim and the volume of a driver that is reserved for it.
     async fn driver_claim(&self, n: usize) {
-        let reference =
-            json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "attached", "name": format!("c{n}") });
+        let name = format!("c{n}");
+        let reference = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "attached",
+            "name": name });
         let common = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "driver" });
         let (mut volume, mut claim) = (common.clone(), common);
         volume["capacity"] = json!({ "storage": "1Gi" });
@@ -291,7 +292,7 @@ impl Bench {
         claim["volumeName"] = format!("v{n}").into();
         claim["resources"] = json!({ "requests": { "storage": "1Gi" } });
         self.create::<PersistentVolume>(None, json!({ "metadata": { "name": format!("v{n}") }, "spec": volume })).await;
-        let claim = json!({ "metadata": { "name": format!("c{n}") }, "spec": claim });
+        let claim = json!({ "metadata": { "name": name }, "spec": claim });
         self.create::<PersistentVolumeClaim>(Some("attached"), claim).await;
     }
 

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{
     matching::{best, claim_ref, class_of_claim, mismatch, reserved_for},
     protection::{USERS, by_claim, claims_of},
-    recycler,
+    recycler::{self, Attempt},
     volume_metrics::Counts,
 };
 use crate::{
@@ -58,7 +58,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             }
         }
     };
-    let recyclers: Arc<Mutex<HashMap<String, String>>> = Arc::default();
+    let recyclers: Arc<Mutex<HashMap<String, Attempt>>> = Arc::default();
     setup.on(&volumes, {
         let (wake_pending, recyclers) = (wake_pending.clone(), recyclers.clone());
         move |change, queue| {
@@ -120,8 +120,8 @@ pub(super) struct Binder {
     classes: Informer<StorageClass>,
     pub(super) pods: Informer<Pod>,
     pub(super) recorder: EventRecorder,
-    /// UIDs of the pods that were started to empty volumes, by the volumes' UIDs.
-    pub(super) recyclers: Arc<Mutex<HashMap<String, String>>>,
+    /// What was tried to empty volumes, by their UIDs.
+    pub(super) recyclers: Arc<Mutex<HashMap<String, Attempt>>>,
 }
 
 #[async_trait]

@@ -13,7 +13,7 @@ use super::{
     binder::{BOUND_BY_CONTROLLER, Binder, PROVISIONED_BY},
     matching::{claim_ref, has_same_mode},
     protection::USERS,
-    recycler::{self, Step},
+    recycler::{self, Attempt, Step},
 };
 use crate::common::{
     meta::{self, Object},
@@ -74,10 +74,12 @@ impl Binder {
             Fate::Mismatched => {
                 let why = "due to incompatible volumeMode.";
                 let about = |claim: &PersistentVolumeClaim| {
-                    let message = format!("Cannot bind PersistentVolume to requested PersistentVolumeClaim {name:?} {why}");
+                    let message =
+                        format!("Cannot bind PersistentVolume to requested PersistentVolumeClaim {name:?} {why}");
                     self.recorder.warning(&reference(volume), "VolumeMismatch", message);
                     let volume = volume.name();
-                    let message = format!("Cannot bind PersistentVolume {volume:?} to requested PersistentVolumeClaim {why}");
+                    let message =
+                        format!("Cannot bind PersistentVolume {volume:?} to requested PersistentVolumeClaim {why}");
                     self.recorder.warning(&reference(claim), "VolumeMismatch", message);
                 };
                 claim.as_deref().into_iter().for_each(about);
@@ -122,8 +124,12 @@ impl Binder {
         let api = self.context.client.namespaced::<Pod>(recycler::NAMESPACE);
         let name = recycler::pod_name(volume);
         let found = api.find(&name).await?;
-        let started = self.recyclers.lock().get(volume.uid()).cloned();
-        let step = recycler::next(found.as_ref(), started.as_deref());
+        let (attempt, now) =
+            (self.recyclers.lock().get(volume.uid()).cloned().unwrap_or_default(), self.context.env.monotonic());
+        let step = recycler::next(found.as_ref(), attempt.pod_uid.as_deref());
+        if step == Step::Start && now < attempt.not_before {
+            return Ok(Some(attempt.not_before - now));
+        }
         if let (Step::Retry(_) | Step::Done | Step::Replace, Some(found)) = (&step, &found) {
             match api.delete(&name, &meta::delete_options(found.uid())).await {
                 Err(error) if !error.is_not_found() => return Err(error),
@@ -134,7 +140,8 @@ impl Binder {
             Step::Start => {
                 let pod = serde_json::from_value(pod).map_err(|error| ApiError::internal(error.to_string()))?;
                 let made = api.create(&pod).await?;
-                self.recyclers.lock().insert(volume.uid().into(), made.uid().into());
+                let attempt = Attempt { pod_uid: Some(made.uid().into()), not_before: now };
+                self.recyclers.lock().insert(volume.uid().into(), attempt);
                 Ok(None)
             }
             Step::Wait => Ok(None),
@@ -145,14 +152,26 @@ impl Binder {
             }
             Step::Replace => {
                 let message = "Recycle failed: old recycler pod found, will retry later";
-                self.fail_volume(volume, failed, message).await.map(|()| Some(RECLAIM_RETRY))
+                self.retry_later(volume, failed, message, now).await
             }
             Step::Retry(why) => {
-                self.recyclers.lock().remove(volume.uid());
                 let message = format!("Recycle failed: failed to recycle volume: {why}");
-                self.fail_volume(volume, failed, &message).await.map(|()| Some(RECLAIM_RETRY))
+                self.retry_later(volume, failed, &message, now).await
             }
         }
+    }
+
+    async fn retry_later(
+        &self,
+        volume: &PersistentVolume,
+        reason: &str,
+        message: &str,
+        now: Duration,
+    ) -> Result<Option<Duration>, ApiError> {
+        // The end of its pod wakes the volume at once.
+        let attempt = Attempt { pod_uid: None, not_before: now + RECLAIM_RETRY };
+        self.recyclers.lock().insert(volume.uid().into(), attempt);
+        self.fail_volume(volume, reason, message).await.map(|()| Some(RECLAIM_RETRY))
     }
 
     /// Free again, or, where a person has reserved it, for the next claim of that name.

@@ -2,6 +2,8 @@
 //! Used by `reclaim`; only NFS and hostPath volumes can be recycled.
 //! Pure. A pod of that name that nobody here has started is never believed.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use serde_json::{Value, json};
 
@@ -50,6 +52,14 @@ pub fn pod(volume: &PersistentVolume) -> Option<Value> {
             }],
         },
     }))
+}
+
+/// What was tried for a volume.
+#[derive(Debug, Clone, Default)]
+pub struct Attempt {
+    /// Of the pod that was started.
+    pub pod_uid: Option<String>,
+    pub not_before: Duration,
 }
 
 #[derive(Debug, PartialEq)]

@@ -138,7 +138,9 @@ impl Operations {
                 return true;
             }
             let status = match (begun.operation, state(attachment)) {
-                (Operation::Attach, AttachmentState::Attached) | (Operation::Detach, AttachmentState::Gone) => "success",
+                (Operation::Attach, AttachmentState::Attached) | (Operation::Detach, AttachmentState::Gone) => {
+                    "success"
+                }
                 (_, AttachmentState::Failed) | (Operation::Attach, AttachmentState::Gone) => "fail-unknown",
                 _ => return true,
             };
@@ -212,7 +214,8 @@ mod tests {
         });
         assert!(operations.0.lock().is_empty());
         for operation in ["volume_attach", "volume_detach"] {
-            let labels = format!("volume_plugin=\"kubernetes.io/csi:d\",operation_name=\"{operation}\",status=\"success\"");
+            let labels =
+                format!("volume_plugin=\"kubernetes.io/csi:d\",operation_name=\"{operation}\",status=\"success\"");
             assert!(metrics.page().contains(&labels), "{}", metrics.page());
         }
     }

@@ -50,7 +50,7 @@ impl DriverClient {
         let result = self.channel.call(path, request, self.timeout).await;
         let code = result.as_ref().err().map_or(Code::Ok, |error| error.code);
         let took = (self.env.monotonic() - began).as_secs_f64();
-        let labels = [self.name.as_str(), path, &code_name(code), "false"];
+        let labels = [self.name.as_str(), path, &code_name(&code), "false"];
         self.metrics.observe(&CSI_OPERATION_DURATION, &labels, took);
         result
     }

@@ -99,7 +99,8 @@ async fn stats_are_the_drivers_and_a_driver_that_hangs_or_lies_spoils_none() {
     let (manager, _driver) = f.serving();
     let uids = ["one".to_string(), "two".to_string()];
     mount(&manager, "one").await.unwrap();
-    let other = request(&pod("two"), volume(json!({"csi": {"driver": "gone.example.com", "volumeHandle": "x"}}))).volume;
+    let other =
+        request(&pod("two"), volume(json!({"csi": {"driver": "gone.example.com", "volumeHandle": "x"}}))).volume;
     assert!(manager.mount(&request(&pod("two"), other)).await.is_err());
     let usage = |unit, total| VolumeUsage { available: total - 3, total, used: 3, unit };
     f.driver.0.lock().stats = NodeGetVolumeStatsResponse {

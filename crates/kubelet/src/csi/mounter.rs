@@ -488,10 +488,10 @@ impl CsiManager {
     fn add_user(&self, device: &Device, uid: &str, name: &str, is_attachable: bool) {
         let mut used = self.used.lock();
         let entry = used.entry(device.clone()).or_default();
-        let is_new = is_attachable && !entry.is_attachable;
-        entry.is_attachable |= is_attachable;
+        // Once its driver's object is known, that counts, and no longer the guess of a process that has just begun.
+        let is_news = std::mem::replace(&mut entry.is_attachable, is_attachable) != is_attachable;
         entry.users.insert((uid.into(), name.into()));
-        if is_new {
+        if is_news {
             self.in_use_changed.notify_one();
         }
     }

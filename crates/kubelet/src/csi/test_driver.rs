@@ -23,8 +23,8 @@ use tonic::{
 
 use super::messages::{
     Empty, NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse, NodeGetInfoResponse,
-    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeServiceCapability, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, RpcCapability, Topology,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeServiceCapability,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, RpcCapability, Topology,
 };
 
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl TestDriver {
     pub fn serve_apart(&self, socket: &Path) -> tokio::runtime::Runtime {
         let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (driver, socket) = (self.clone(), socket.to_path_buf());
-        let (began, has_begun) = std::sync::mpsc::channel();
+        let (began, has_begun) = std::sync::mpsc::sync_channel(1);
         process.spawn(async move {
             let serving = driver.serve(&socket);
             began.send(()).ok();

@@ -160,7 +160,11 @@ async fn a_volume_is_staged_once_and_unstaged_after_its_last_pod_also_across_a_r
     drop(manager);
 
     let (manager, _again) = f.serving();
+    assert_eq!(manager.volumes_in_use().len(), 1, "it may have been attached");
     manager.unstage_unused(NAME).await.unwrap();
+    mount(&manager, "two").await.unwrap();
+    assert!(manager.volumes_in_use().is_empty(), "the driver attaches nothing");
+    f.driver.calls();
     manager.unmount_pod("one").await.unwrap();
     assert_eq!(f.driver.calls(), ["NodeUnpublishVolume"], "pod two still has it");
     assert!(!f.pod_dir("one").join("pv").exists() && staging_exists(&f.root()));

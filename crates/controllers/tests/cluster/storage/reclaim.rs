@@ -1,5 +1,7 @@
 //! Volumes whose claim is gone or has another: kept, emptied for the next one, or given back.
 
+use std::time::Duration;
+
 use client::Patch;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
@@ -14,7 +16,8 @@ async fn volume(cluster: &Cluster, name: &str, policy: &str, source: (&str, Valu
         "storageClassName": "manual", "persistentVolumeReclaimPolicy": policy });
     spec[source.0] = source.1;
     if let Some(claim) = claim {
-        spec["claimRef"] = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "d", "name": claim });
+        spec["claimRef"] =
+            json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "d", "name": claim });
     }
     cluster.create::<PersistentVolume>(json!({ "metadata": { "name": name }, "spec": spec })).await;
 }
@@ -33,7 +36,6 @@ async fn recycler(cluster: &Cluster) -> Option<Pod> {
 async fn end(cluster: &Cluster, phase: &str) {
     let status = Patch::Merge(json!({ "status": { "phase": phase } }));
     cluster.client.namespaced::<Pod>("default").patch_status(RECYCLER, &status).await.unwrap();
-    cluster.settle().await;
 }
 
 async fn bound_and_released(cluster: &Cluster) {
@@ -55,11 +57,15 @@ async fn a_recycled_volume_is_emptied_by_a_pod_and_free_again() {
     assert_eq!(pod["spec"]["restartPolicy"], "Never");
 
     end(&cluster, "Failed").await;
+    cluster.env.sleep(Duration::from_secs(10)).await;
+    assert!(recycler(&cluster).await.is_none(), "not at once");
+    cluster.settle().await;
     assert!(cluster.said("VolumeFailedRecycle", "Recycle failed: failed to recycle volume: pod failed").await);
     assert!(recycler(&cluster).await.is_some(), "it is tried again");
     assert_eq!(phase(&cluster, "pv").await, ("Failed".to_string(), json!("data")));
 
     end(&cluster, "Succeeded").await;
+    cluster.settle().await;
     assert!(cluster.said("VolumeRecycled", "Volume recycled").await);
     assert!(recycler(&cluster).await.is_none());
     assert_eq!(phase(&cluster, "pv").await, ("Available".to_string(), Value::Null));
@@ -68,6 +74,7 @@ async fn a_recycled_volume_is_emptied_by_a_pod_and_free_again() {
 #[tokio::test(start_paused = true)]
 async fn a_forged_recycler_is_not_believed() {
     let cluster = Cluster::start(config()).await;
+    cluster.settle().await;
     let forged = json!({ "metadata": { "name": RECYCLER }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
     let pods = cluster.client.namespaced::<Pod>("default");
     pods.create(&serde_json::from_value(forged).unwrap()).await.unwrap();

@@ -33,11 +33,7 @@ impl Uses {
 }
 
 /// The PersistentVolume that a claim of the pod is bound to.
-pub async fn persistent_volume(
-    client: &Client,
-    pod: &Pod,
-    volume: &Volume,
-) -> Result<PersistentVolume, VolumeError> {
+pub async fn persistent_volume(client: &Client, pod: &Pod, volume: &Volume) -> Result<PersistentVolume, VolumeError> {
     let namespace = pod_spec::namespace(pod);
     let name = claim_name(pod, volume)?;
     let claim_key = format!("{namespace}/{name}");

@@ -137,6 +137,8 @@ impl VolumeManager {
             let refresh = self.mount_measured(pod, volume, facts).await?;
             refresh_after = [refresh_after, refresh].into_iter().flatten().min();
         }
+        let look_again = self.actual.lock().look_again_after(uid);
+        let refresh_after = [refresh_after, look_again].into_iter().flatten().min();
         Ok(MountedVolumes { paths: self.paths(uid), refresh_after })
     }
 

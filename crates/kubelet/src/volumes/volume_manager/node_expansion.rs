@@ -51,8 +51,12 @@ fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, known_bytes: O
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
         let is_shared = modes.iter().any(|mode| mode == "ReadWriteMany");
         let is_wanted = is_shared && claim.annotation(NOT_REQUIRED).is_none();
-        return (is_wanted && known_bytes.is_some_and(|known| known < bytes))
-            .then_some(Expansion { size, bytes, is_reported: true, is_tracked: true });
+        return (is_wanted && known_bytes.is_some_and(|known| known < bytes)).then_some(Expansion {
+            size,
+            bytes,
+            is_reported: true,
+            is_tracked: true,
+        });
     }
     match (state.map(String::as_str), status.allocated_resources.as_ref()) {
         (Some("NodeResizePending" | "NodeResizeInProgress"), allocated) => {
@@ -147,7 +151,8 @@ impl VolumeManager {
         let message = format!("MountVolume.NodeExpandVolume succeeded for volume {:?} {node}", persistent.name());
         both.iter().for_each(|about| self.recorder.normal(about, "FileSystemResizeSuccessful", message.clone()));
         if !expansion.is_reported {
-            let mut status = json!({ "capacity": { "storage": expansion.size }, "conditions": conditions(&claim, None) });
+            let mut status =
+                json!({ "capacity": { "storage": expansion.size }, "conditions": conditions(&claim, None) });
             if expansion.is_tracked {
                 status["allocatedResourceStatuses"] = json!({ "storage": null });
             }
