@@ -1,5 +1,5 @@
 //! Binds claims to volumes.
-//! `matching` is the core; a provisioner outside makes volumes that it then binds; `reclaim` releases those whose claim is gone.
+//! `matching` is the core; a provisioner outside makes volumes that it then binds; `reclaim` releases unclaimed ones.
 //! Volume first, then claim; one worker, so that no volume is promised twice.
 
 use std::{collections::HashMap, sync::Arc};

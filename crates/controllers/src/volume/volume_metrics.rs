@@ -36,7 +36,7 @@ type Counted = (&'static Family, Vec<String>);
 
 pub struct Counts {
     metrics: Metrics,
-    /// As what each object is counted: a change that was missed must not be counted against another. Claims have a slash.
+    /// As what each object is counted: a missed change must not count against another. Keys of claims have a slash.
     objects: HashMap<String, Vec<Counted>>,
     counts: HashMap<(&'static str, Vec<String>), i64>,
 }
@@ -131,7 +131,7 @@ impl Operations {
         self.0.lock().insert(attachment.into(), begun);
     }
 
-    /// Counts what has ended on the node: `state` tells of an attachment whether it is attached, with an error, or neither.
+    /// Counts what has ended on the node; `state` tells how far an attachment is.
     pub fn observe(&self, metrics: &Metrics, node: &str, now: Duration, state: impl Fn(&str) -> AttachmentState) {
         self.0.lock().retain(|attachment, begun| {
             if begun.node != node {

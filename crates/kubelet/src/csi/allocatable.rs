@@ -1,5 +1,5 @@
-//! Keeps the number of volumes that a driver can attach to this node true in its CSINode object, where the CSIDriver object
-//! asks for it: in the period that it names, and at once when an attachment fails for want of room.
+//! Keeps the number of volumes that a driver can attach true in the CSINode object, where the CSIDriver object asks for
+//! it: in the period that it names, and at once when an attachment fails for want of room.
 //! Part of `registration`, whose first answer it follows up.
 //! Changes nothing but the driver's own entry.
 

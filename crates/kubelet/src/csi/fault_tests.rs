@@ -1,4 +1,4 @@
-//! Drivers that hang, crash in the middle, change their mind, lie about numbers, or have no room: what is left, and what is told.
+//! Drivers that hang, crash in the middle, change their mind, lie about numbers, or have no room: what is left and told.
 
 use std::{path::PathBuf, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! A CSI driver can attach only so many volumes to a node.
-//! Limits come from CSINode objects; volumes in use from the pods that `node_info` holds, and from what is attached still
-//! or already.
+//! Limits come from CSINode objects; volumes in use from the pods that `node_info` holds, and from what is attached
+//! still or already.
 
 use std::collections::{HashMap, HashSet};
 

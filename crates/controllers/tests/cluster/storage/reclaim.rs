@@ -11,15 +11,13 @@ use super::super::{Cluster, config};
 
 const RECYCLER: &str = "recycler-for-pv";
 
-async fn volume(cluster: &Cluster, name: &str, policy: &str, source: (&str, Value), claim: Option<&str>) {
+async fn volume(cluster: &Cluster, policy: &str, source: (&str, Value)) {
     let mut spec = json!({ "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"],
         "storageClassName": "manual", "persistentVolumeReclaimPolicy": policy });
     spec[source.0] = source.1;
-    if let Some(claim) = claim {
-        spec["claimRef"] =
-            json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "d", "name": claim });
-    }
-    cluster.create::<PersistentVolume>(json!({ "metadata": { "name": name }, "spec": spec })).await;
+    let here = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": ["n"] });
+    spec["nodeAffinity"] = json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": [here] }] } });
+    cluster.create::<PersistentVolume>(json!({ "metadata": { "name": "pv" }, "spec": spec })).await;
 }
 
 async fn phase(cluster: &Cluster, volume: &str) -> (String, Value) {
@@ -49,7 +47,7 @@ async fn bound_and_released(cluster: &Cluster) {
 #[tokio::test(start_paused = true)]
 async fn a_recycled_volume_is_emptied_by_a_pod_and_free_again() {
     let cluster = Cluster::start(config()).await;
-    volume(&cluster, "pv", "Recycle", ("hostPath", json!({ "path": "/tmp/x" })), None).await;
+    volume(&cluster, "Recycle", ("hostPath", json!({ "path": "/tmp/x" }))).await;
     bound_and_released(&cluster).await;
     assert_eq!(phase(&cluster, "pv").await.0, "Released");
     let pod = json!(recycler(&cluster).await.expect("a recycler pod"));
@@ -79,7 +77,7 @@ async fn a_forged_recycler_is_not_believed() {
     let pods = cluster.client.namespaced::<Pod>("default");
     pods.create(&serde_json::from_value(forged).unwrap()).await.unwrap();
     end(&cluster, "Succeeded").await;
-    volume(&cluster, "pv", "Recycle", ("hostPath", json!({ "path": "/tmp/x" })), None).await;
+    volume(&cluster, "Recycle", ("hostPath", json!({ "path": "/tmp/x" }))).await;
     bound_and_released(&cluster).await;
     assert_eq!(phase(&cluster, "pv").await, ("Failed".to_string(), json!("data")));
     assert!(cluster.said("VolumeFailedRecycle", "old recycler pod found, will retry later").await);
@@ -88,7 +86,7 @@ async fn a_forged_recycler_is_not_believed() {
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_a_pod_may_still_use_is_not_emptied() {
     let cluster = Cluster::start(config()).await;
-    volume(&cluster, "pv", "Recycle", ("nfs", json!({ "server": "s", "path": "/" })), None).await;
+    volume(&cluster, "Recycle", ("nfs", json!({ "server": "s", "path": "/" }))).await;
     cluster.claim("data", "1Gi", Some("manual")).await;
     cluster.settle().await;
     super::pod_on(&cluster, "user", "n", "data").await;
@@ -116,12 +114,7 @@ async fn volumes_that_cannot_be_emptied_or_deleted_say_so_and_kept_ones_stay() {
     ] {
         let cluster = Cluster::start(config()).await;
         let source = if policy == "Recycle" { ("local", json!({ "path": "/x" })) } else { driver() };
-        let mut spec = json!({ "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"],
-            "storageClassName": "manual", "persistentVolumeReclaimPolicy": policy });
-        spec[source.0] = source.1;
-        let here = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": ["n"] });
-        spec["nodeAffinity"] = json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": [here] }] } });
-        cluster.create::<PersistentVolume>(json!({ "metadata": { "name": "pv" }, "spec": spec })).await;
+        volume(&cluster, policy, source).await;
         bound_and_released(&cluster).await;
         assert_eq!(phase(&cluster, "pv").await, (expected.to_string(), json!("data")), "{policy}");
         if let Some(reason) = reason {
@@ -133,7 +126,7 @@ async fn volumes_that_cannot_be_emptied_or_deleted_say_so_and_kept_ones_stay() {
 #[tokio::test(start_paused = true)]
 async fn a_volume_whose_claim_has_another_is_given_back() {
     let cluster = Cluster::start(config()).await;
-    volume(&cluster, "pv", "Retain", ("hostPath", json!({ "path": "/a" })), None).await;
+    volume(&cluster, "Retain", ("hostPath", json!({ "path": "/a" }))).await;
     cluster.claim("data", "1Gi", Some("manual")).await;
     cluster.settle().await;
     let uid = cluster.claim_json("data").await["metadata"]["uid"].clone();

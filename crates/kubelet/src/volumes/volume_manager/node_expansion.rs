@@ -39,7 +39,7 @@ pub(super) struct Expansion {
     is_tracked: bool,
 }
 
-/// What is to be done so that the volume has its claim's size here. `known_bytes` is what it has, as far as this node knows.
+/// What is to be done so that the volume has its claim's size here. `known_bytes` is what it has, as far as is known.
 fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, known_bytes: Option<i64>) -> Option<Expansion> {
     let status = claim.status.clone().unwrap_or_default();
     let storage = |amounts: Option<&std::collections::BTreeMap<String, Quantity>>| amounts?.get("storage").cloned();
