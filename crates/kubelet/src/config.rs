@@ -65,6 +65,8 @@ impl Default for DeadContainerLimits {
     }
 }
 
+pub const VOLUME_STATS_PERIOD_DEFAULT: Duration = Duration::from_secs(60);
+
 #[derive(Debug, Clone)]
 pub struct Config {
     pub node_name: String,
@@ -114,6 +116,8 @@ pub struct Config {
     /// How long it is remembered whose a bearer token is.
     pub token_cache: Duration,
     pub feature_gates: KubeletFeatureGates,
+    /// How often drivers are asked how full their volumes are, when somebody wants to know; never when `None`.
+    pub volume_stats_period: Option<Duration>,
     /// Whoever shows nothing is `system:anonymous` rather than refused.
     pub anonymous_auth: bool,
     /// Whether bearer tokens are shown to the API server.
@@ -285,6 +289,7 @@ impl Default for Config {
             token_auth: true,
             always_allow: false,
             allowed_cache: Duration::from_secs(10),
+            volume_stats_period: Some(VOLUME_STATS_PERIOD_DEFAULT),
             denied_cache: Duration::from_secs(10),
             serving_certificate: None,
             client_ca_pem: vec![],

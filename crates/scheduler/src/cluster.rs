@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     apps::v1::{ReplicaSet, StatefulSet},
     core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service},
     policy::v1::PodDisruptionBudget,
-    storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass},
+    storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment},
 };
 
 use crate::{cache::Cache, plugins::dynamic_resources::devices::Devices};
@@ -38,6 +38,8 @@ pub struct Cluster {
     pub csi_nodes: Objects<CSINode>,
     pub csi_drivers: Objects<CSIDriver>,
     pub csi_storage_capacities: Objects<CSIStorageCapacity>,
+    /// By node.
+    pub volume_attachments: HashMap<String, Objects<VolumeAttachment>>,
     pub services: Objects<Service>,
     pub replica_sets: Objects<ReplicaSet>,
     pub replication_controllers: Objects<ReplicationController>,

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
     policy::v1::PodDisruptionBudget,
     resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
-    storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass},
+    storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment},
 };
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -26,6 +26,7 @@ pub enum InformerEvent {
     CsiNode(Change<CSINode>),
     CsiDriver(Change<CSIDriver>),
     CsiStorageCapacity(Change<CSIStorageCapacity>),
+    VolumeAttachment(Change<VolumeAttachment>),
     Service(Change<Service>),
     ReplicaSet(Change<ReplicaSet>),
     ReplicationController(Change<ReplicationController>),
@@ -47,6 +48,7 @@ macro_rules! informed_kinds {
             csi_nodes: CSINode => InformerEvent::CsiNode,
             csi_drivers: CSIDriver => InformerEvent::CsiDriver,
             csi_storage_capacities: CSIStorageCapacity => InformerEvent::CsiStorageCapacity,
+            volume_attachments: VolumeAttachment => InformerEvent::VolumeAttachment,
             services: Service => InformerEvent::Service,
             replica_sets: ReplicaSet => InformerEvent::ReplicaSet,
             replication_controllers: ReplicationController => InformerEvent::ReplicationController,

@@ -11,9 +11,10 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::{Lease, LeaseSpec},
-    core::v1::{Namespace, Node, Pod},
+    core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    storage::v1::VolumeAttachment,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, MicroTime};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -246,6 +247,86 @@ impl Bench {
         }
     }
 
+    /// Pods with half of the volumes go and others come while nobody looks; seconds until the attachments follow.
+    async fn attachments(&self, volumes: usize, nodes: usize) -> f64 {
+        self.namespace("attached").await;
+        self.many(0..volumes, |n| self.driver_claim(n)).await;
+        let pod = |n: usize| {
+            let volume = json!({ "name": "v", "persistentVolumeClaim": { "claimName": format!("c{n}") } });
+            let more = json!({ "nodeName": format!("node-{}", n % nodes), "volumes": [volume] });
+            async move { self.pod("attached", format!("p{n}"), "attached", &more).await }
+        };
+        let half = volumes / 2;
+        self.many(0..half, pod).await;
+        {
+            let _controllers = self.controllers();
+            self.attached(|name| name < half, half).await;
+            self.bound_claims(volumes).await;
+        }
+        let now = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+        self.many(0..half, |n| {
+            let now = &now;
+            async move {
+                let api = self.admin.namespaced::<Pod>("attached");
+                api.delete(&format!("p{n}"), now).await.expect("a pod");
+            }
+        })
+        .await;
+        self.many(half..volumes, pod).await;
+        let began = self.env.monotonic();
+        let _controllers = self.controllers();
+        self.attached(|name| name >= half, volumes - half).await;
+        self.seconds_since(began)
+    }
+
+    /// A claim and the volume of a driver that is reserved for it.
+    async fn driver_claim(&self, n: usize) {
+        let name = format!("c{n}");
+        let reference = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "attached",
+            "name": name });
+        let common = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "driver" });
+        let (mut volume, mut claim) = (common.clone(), common);
+        volume["capacity"] = json!({ "storage": "1Gi" });
+        volume["claimRef"] = reference;
+        volume["csi"] = json!({ "driver": "d.example.com", "volumeHandle": format!("h{n}") });
+        claim["volumeName"] = format!("v{n}").into();
+        claim["resources"] = json!({ "requests": { "storage": "1Gi" } });
+        self.create::<PersistentVolume>(None, json!({ "metadata": { "name": format!("v{n}") }, "spec": volume })).await;
+        let claim = json!({ "metadata": { "name": name }, "spec": claim });
+        self.create::<PersistentVolumeClaim>(Some("attached"), claim).await;
+    }
+
+    /// Waits until `count` volumes are to be attached, all of them those that are wanted.
+    async fn attached(&self, wanted: impl Fn(usize) -> bool, count: usize) {
+        let (_, informers, _, _guard) = self.component("system:kube-controller-manager");
+        let mut changes = informers.informer::<VolumeAttachment>().subscribe();
+        let mut there = HashMap::new();
+        let is_done = |there: &HashMap<String, usize>| there.len() == count && there.values().all(|n| wanted(*n));
+        while !is_done(&there) {
+            let Some(change) = changes.next().await else { return };
+            let number = change.new.and_then(|new| {
+                let volume = new.spec.source.persistent_volume_name.clone()?;
+                volume.strip_prefix('v')?.parse::<usize>().ok()
+            });
+            match number {
+                Some(number) => there.insert(change.key, number),
+                None => there.remove(&change.key),
+            };
+        }
+    }
+
+    async fn bound_claims(&self, count: usize) {
+        let (_, informers, _, _guard) = self.component("system:kube-controller-manager");
+        let mut changes = informers.informer::<PersistentVolumeClaim>().subscribe();
+        let mut done = std::collections::HashSet::new();
+        while done.len() < count {
+            let Some(change) = changes.next().await else { return };
+            if change.new.is_some_and(|claim| claim.status.is_some_and(|s| s.phase.as_deref() == Some("Bound"))) {
+                done.insert(change.key);
+            }
+        }
+    }
+
     /// Share of a core and resident MiB of everything, with every node renewing its lease.
     async fn idle(&self, pods: usize) -> (f64, f64) {
         self.namespace("idle").await;
@@ -362,6 +443,10 @@ fn main() {
         if wanted("restart") {
             let seconds = Bench::start().await.restart(1000).await;
             row("1000 Deployments looked at after a restart", format!("{seconds:.1} s"), "< 2 s");
+        }
+        if wanted("attachments") {
+            let seconds = Bench::start().await.attachments(1000, 500).await;
+            row("1000 volumes on 500 nodes after a restart", format!("{seconds:.1} s"), "< 3 s");
         }
         if wanted("idle") {
             let (share, mib) = Bench::start().await.idle(50_000).await;

@@ -1,21 +1,24 @@
-//! Binds claims to volumes, and releases volumes whose claim is gone.
-//! `matching` is the core; a provisioner outside makes volumes that it then binds.
+//! Binds claims to volumes.
+//! `matching` is the core; a provisioner outside makes volumes that it then binds; `reclaim` releases unclaimed ones.
 //! Volume first, then claim; one worker, so that no volume is promised twice.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
-use api::ApiError;
+use api::{ApiError, quantity::Quantity};
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, Patch, reference};
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::StorageClass,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{
     matching::{best, claim_ref, class_of_claim, mismatch, reserved_for},
     protection::{USERS, by_claim, claims_of},
+    recycler::{self, Attempt},
+    volume_metrics::Counts,
 };
 use crate::{
     common::{
@@ -26,9 +29,10 @@ use crate::{
 };
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+pub(super) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 pub(super) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 /// Volumes come under this prefix, claims under their own keys.
@@ -37,7 +41,10 @@ const VOLUME: &str = "volume:";
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (claims, volumes) = (setup.informer::<PersistentVolumeClaim>(), setup.informer::<PersistentVolume>());
     let classes = setup.informer::<StorageClass>();
-    setup.on(&claims, |change, queue| {
+    let counts = Arc::new(Mutex::new(Counts::new(setup.context.config.metrics.clone())));
+    let counted = counts.clone();
+    setup.on(&claims, move |change, queue| {
+        counted.lock().claim_changed(change);
         queue.add(change.key.clone());
         if let Some(volume) = change.old.as_ref().and_then(|c| c.spec.as_ref()?.volume_name.clone()) {
             queue.add(format!("{VOLUME}{volume}"));
@@ -51,9 +58,14 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             }
         }
     };
+    let recyclers: Arc<Mutex<HashMap<String, Attempt>>> = Arc::default();
     setup.on(&volumes, {
-        let wake_pending = wake_pending.clone();
+        let (wake_pending, recyclers) = (wake_pending.clone(), recyclers.clone());
         move |change, queue| {
+            counts.lock().volume_changed(change);
+            if let Some(gone) = change.old.as_ref().filter(|_| change.new.is_none()) {
+                recyclers.lock().remove(gone.uid());
+            }
             queue.add(format!("{VOLUME}{}", change.key));
             let view = |v: &Option<Arc<PersistentVolume>>| {
                 v.as_ref().map(|v| (v.spec.clone(), v.status.as_ref().and_then(|s| s.phase.clone())))
@@ -72,8 +84,21 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let pods = setup.informer::<Pod>();
     by_claim(&pods);
     setup.on(&pods, {
-        let claims = claims.clone();
+        let (claims, volumes) = (claims.clone(), volumes.clone());
         move |change, queue| {
+            if let Some(volume) = change.new.as_ref().or(change.old.as_ref()).and_then(|pod| recycler::volume_of(pod)) {
+                queue.add(format!("{VOLUME}{volume}"));
+            }
+            // A volume whose claim is gone may wait for the last pod that has it.
+            let ended = change.new.as_ref().is_none_or(|pod| pods::finished(pod));
+            let left = change.old.iter().filter(|_| ended).flat_map(|pod| claims_of(pod));
+            let left: Vec<String> = left.filter(|key| claims.get(key).is_none()).collect();
+            if !left.is_empty() {
+                let text = |t: &Option<String>| t.clone().unwrap_or_default();
+                let key = |r: &ObjectReference| meta::key(&text(&r.namespace), &text(&r.name));
+                let waits = |v: &&Arc<PersistentVolume>| claim_ref(v).is_some_and(|r| left.contains(&key(r)));
+                volumes.list().iter().filter(waits).for_each(|v| queue.add(format!("{VOLUME}{}", v.name())));
+            }
             // A claim that waits for its first consumer can now say whom it waits for.
             let Some(pod) = change.new.as_ref().filter(|_| change.old.is_none()) else { return };
             let waits = |key: &String| claims.get(key).is_some_and(|claim| !bound(&claim));
@@ -81,20 +106,22 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         }
     });
     let recorder = setup.context.recorder("persistentvolume-controller");
-    Arc::new(Binder { context: setup.context.clone(), claims, volumes, classes, pods, recorder })
+    Arc::new(Binder { context: setup.context.clone(), claims, volumes, classes, pods, recorder, recyclers })
 }
 
 fn bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound")
 }
 
-struct Binder {
-    context: Context,
-    claims: Informer<PersistentVolumeClaim>,
+pub(super) struct Binder {
+    pub(super) context: Context,
+    pub(super) claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
-    pods: Informer<Pod>,
-    recorder: EventRecorder,
+    pub(super) pods: Informer<Pod>,
+    pub(super) recorder: EventRecorder,
+    /// What was tried to empty volumes, by their UIDs.
+    pub(super) recyclers: Arc<Mutex<HashMap<String, Attempt>>>,
 }
 
 #[async_trait]
@@ -103,7 +130,7 @@ impl Controller for Binder {
         match key.strip_prefix(VOLUME) {
             Some(name) => {
                 if let Some(volume) = self.volumes.get(name) {
-                    self.look_at_volume(&volume).await?;
+                    return self.look_at_volume(&volume).await;
                 }
             }
             None => match self.claims.get(key) {
@@ -270,6 +297,10 @@ impl Binder {
         // From then on whoever makes the volume grow says how large it is.
         if !bound(claim) {
             status["capacity"] = json!(spec.capacity);
+            // Its node has yet to make it as large as it says.
+            if let Some(before) = volume.annotation(PRE_RESIZE_CAPACITY).filter(|size| Quantity::parse(size).is_ok()) {
+                status["capacity"]["storage"] = before.into();
+            }
         }
         let attributes = spec.volume_attributes_class_name.filter(|class| !class.is_empty());
         let known = claim.status.as_ref().and_then(|s| s.current_volume_attributes_class_name.as_ref());
@@ -299,7 +330,7 @@ impl Binder {
         }
     }
 
-    async fn set_volume_phase(&self, volume: &PersistentVolume, phase: &str) -> Result<(), ApiError> {
+    pub(super) async fn set_volume_phase(&self, volume: &PersistentVolume, phase: &str) -> Result<(), ApiError> {
         if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase) {
             return Ok(());
         }
@@ -311,84 +342,5 @@ impl Binder {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
-    }
-
-    async fn look_at_volume(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
-        let Some(reference) = claim_ref(volume) else { return self.set_volume_phase(volume, "Available").await };
-        let uid = reference.uid.as_deref().unwrap_or_default();
-        if uid.is_empty() {
-            // Reserved for a claim that has not been bound yet.
-            return self.set_volume_phase(volume, "Available").await;
-        }
-        let text = |t: &Option<String>| t.clone().unwrap_or_default();
-        let (namespace, name) = (text(&reference.namespace), text(&reference.name));
-        let mut claim = self.claims.get(&meta::key(&namespace, &name)).map(|c| c.uid().to_string());
-        if claim.as_deref() != Some(uid) {
-            // The cache may be behind: a volume is released for good.
-            let api = self.context.client.namespaced::<PersistentVolumeClaim>(&namespace);
-            claim = api.find(&name).await?.map(|c| c.uid().to_string());
-        }
-        if claim.as_deref() == Some(uid) {
-            return Ok(());
-        }
-        // A failure is final until somebody changes the volume.
-        if volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Failed") {
-            return Ok(());
-        }
-        self.set_volume_phase(volume, "Released").await?;
-        match reclaim_failure(volume) {
-            Some((reason, message)) => self.fail_volume(volume, reason, &message).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn fail_volume(&self, volume: &PersistentVolume, reason: &str, message: &str) -> Result<(), ApiError> {
-        let status = json!({ "phase": "Failed", "message": message,
-            "lastPhaseTransitionTime": meta::time(self.context.env.now()) });
-        let patch = json!({ "metadata": { "uid": volume.uid() }, "status": status });
-        let api = self.context.client.api::<PersistentVolume>();
-        match api.patch_status(volume.name(), &Patch::Merge(patch)).await {
-            Err(error) if !error.is_not_found() => return Err(error),
-            _ => {}
-        }
-        self.recorder.warning(&client::reference(volume), reason, message);
-        Ok(())
-    }
-}
-
-/// Why nobody can do with a released volume what its policy says. What a provisioner made it deletes itself.
-fn reclaim_failure(volume: &PersistentVolume) -> Option<(&'static str, String)> {
-    let policy = volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
-    match policy {
-        Some("Recycle") => Some(("VolumeFailedRecycle", "No recycler plugin found for the volume!".into())),
-        Some("Delete") if volume.annotation(PROVISIONED_BY).is_none() && !volume.deleting() => {
-            let name = volume.name();
-            let why = "no deletable volume plugin matched";
-            Some(("VolumeFailedDelete", format!("error getting deleter volume plugin for volume {name:?}: {why}")))
-        }
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_policy_that_nobody_carries_out_is_told() {
-        let check = |policy: &str, provisioned_by: Option<&str>, expected: Option<&str>| {
-            let volume = json!({ "metadata": { "name": "pv", "annotations": { PROVISIONED_BY: provisioned_by } },
-                "spec": { "persistentVolumeReclaimPolicy": policy } });
-            let mut volume: Value = volume;
-            if provisioned_by.is_none() {
-                volume["metadata"]["annotations"] = json!({});
-            }
-            let found = reclaim_failure(&serde_json::from_value(volume).unwrap());
-            assert_eq!(found.map(|(reason, _)| reason), expected, "{policy} {provisioned_by:?}");
-        };
-        check("Retain", None, None);
-        check("Delete", Some("d.example.com"), None);
-        check("Delete", None, Some("VolumeFailedDelete"));
-        check("Recycle", None, Some("VolumeFailedRecycle"));
     }
 }

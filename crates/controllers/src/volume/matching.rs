@@ -44,13 +44,19 @@ pub fn request(claim: &PersistentVolumeClaim) -> i64 {
     bytes(claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage")))
 }
 
+/// Whether both are file systems, or both devices.
+pub fn has_same_mode(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let mode = |mode: Option<&String>| mode.cloned().unwrap_or_else(|| "Filesystem".into());
+    mode(volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()))
+        == mode(claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()))
+}
+
 /// What even a volume that is reserved for the claim must have.
 fn suits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let (Some(have), Some(want)) = (&volume.spec, &claim.spec) else { return false };
-    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".into());
     let attributes = |class: &Option<String>| class.clone().unwrap_or_default();
     capacity(volume) >= request(claim)
-        && mode(&have.volume_mode) == mode(&want.volume_mode)
+        && has_same_mode(volume, claim)
         && attributes(&have.volume_attributes_class_name) == attributes(&want.volume_attributes_class_name)
         && !volume.deleting()
 }
@@ -71,7 +77,6 @@ pub fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
 /// Why a volume that a claim names itself does not do.
 pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
     let (have, want) = (volume.spec.clone().unwrap_or_default(), claim.spec.clone().unwrap_or_default());
-    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".into());
     let class = |class: &Option<String>| class.clone().unwrap_or_default();
     let offered = have.access_modes.unwrap_or_default();
     let why = match () {
@@ -81,7 +86,7 @@ pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opt
         () if class(&have.volume_attributes_class_name) != class(&want.volume_attributes_class_name) => {
             "volumeAttributesClassName does not match"
         }
-        () if mode(&have.volume_mode) != mode(&want.volume_mode) => "incompatible volumeMode",
+        () if !has_same_mode(volume, claim) => "incompatible volumeMode",
         () if !want.access_modes.iter().flatten().all(|m| offered.contains(m)) => "incompatible accessMode",
         () => return None,
     };

@@ -9,6 +9,9 @@ mod expander;
 mod local_storage;
 mod matching;
 mod protection;
+mod reclaim;
+mod recycler;
+mod volume_metrics;
 
 pub use attach_detach::make as make_attach_detach;
 pub use binder::make as make_binder;

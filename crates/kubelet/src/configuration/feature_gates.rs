@@ -30,6 +30,7 @@ const fn off(name: &'static str, stage: Stage) -> Gate {
 use Stage::{Alpha, Beta, Deprecated, GeneralAvailability as Ga};
 
 pub const CONTAINER_CHECKPOINT: &str = "ContainerCheckpoint";
+pub const CSI_VOLUME_HEALTH: &str = "CSIVolumeHealth";
 pub const CRASH_LOOP_BACK_OFF_MAX: &str = "KubeletCrashLoopBackOffMax";
 pub const ENSURE_SECRET_PULLED_IMAGES: &str = "KubeletEnsureSecretPulledImages";
 pub const GRACEFUL_NODE_SHUTDOWN: &str = "GracefulNodeShutdown";
@@ -45,6 +46,8 @@ const GATES: &[Gate] = &[
     switch("CPUManagerPolicyAlphaOptions", Alpha, false),
     switch("CPUManagerPolicyBetaOptions", Beta, true),
     on("CPUManagerPolicyOptions", Ga),
+    on("CSIServiceAccountTokenSecrets", Beta),
+    switch(CSI_VOLUME_HEALTH, Alpha, false),
     off("CustomCPUCFSQuotaPeriod", Alpha),
     switch("DisableCPUQuotaWithExclusiveCPUs", Beta, true),
     on("EnvFiles", Beta),
@@ -61,6 +64,7 @@ const GATES: &[Gate] = &[
     on("KubeletServiceAccountTokenForCredentialProviders", Beta),
     on("MemoryManager", Ga),
     switch("MemoryQoS", Alpha, false),
+    on("MutableCSINodeAllocatableCount", Beta),
     off("NodeDeclaredFeatures", Alpha),
     switch(NODE_LOG_QUERY, Beta, false),
     off("PodAndContainerStatsFromCRI", Alpha),

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::values::{bytes, duration, flag, list, map, milli, number, parse_duration, parsed, text, texts};
 use super::{error::FieldError, feature_gates::KubeletFeatureGates};
+use crate::config::VOLUME_STATS_PERIOD_DEFAULT;
 use crate::{
     config::{CgroupDriver, Config, Reserved},
     images::image_manager::pull_records::{Verification, check_allowlisted},
@@ -335,7 +336,15 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         }
     })),
     ("volumePluginDir", Only(&["", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"], "there are no FlexVolume plugins")),
-    ("volumeStatsAggPeriod", Idle),
+    ("volumeStatsAggPeriod", Sets(|c, v| {
+        // Less than nothing: no driver is asked.
+        let negative = v.as_str().and_then(|text| parse_duration(text.strip_prefix('-')?));
+        c.volume_stats_period = match negative {
+            Some(_) => None,
+            None => Some(duration(v)?).map(|period| if period.is_zero() { VOLUME_STATS_PERIOD_DEFAULT } else { period }),
+        };
+        Ok(())
+    })),
 ];
 
 /// Known signals only, and the words are kept for messages.

@@ -42,8 +42,30 @@ pub async fn install(
     label_node(client, node_name, driver, &info.node_id, &segments).await?;
     let entry = driver_entry(driver, info, segments.keys());
     edit(client, node_name, |drivers| {
-        drivers.retain(|other| other["name"] != driver);
-        drivers.push(entry.clone());
+        // Its place is kept, so that what is told again changes nothing.
+        match drivers.iter_mut().find(|other| other["name"] == driver) {
+            Some(known) => *known = entry.clone(),
+            None => drivers.push(entry.clone()),
+        }
+    })
+    .await
+}
+
+/// Tells how many volumes a driver that is installed can have here by now.
+pub async fn update(
+    client: &Client,
+    node_name: &str,
+    driver: &str,
+    info: &NodeGetInfoResponse,
+) -> Result<(), CsiNodeError> {
+    let allocatable = driver_entry(driver, info, std::iter::empty())["allocatable"].take();
+    edit(client, node_name, |drivers| {
+        let known = drivers.iter_mut().find(|other| other["name"] == driver);
+        match known.and_then(Value::as_object_mut) {
+            Some(known) if allocatable.is_null() => drop(known.remove("allocatable")),
+            Some(known) => drop(known.insert("allocatable".into(), allocatable.clone())),
+            None => {}
+        }
     })
     .await
 }

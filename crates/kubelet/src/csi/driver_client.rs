@@ -6,12 +6,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use env::Env;
 use metrics::Metrics;
-use node_plugins::grpc::{PluginChannel, RpcError};
+use node_plugins::grpc::{PluginChannel, RpcError, code_name};
 use tonic::Code;
 
 use super::messages::{
     Empty, NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse, NodeGetInfoResponse,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
 use crate::node::node_metrics::CSI_OPERATION_DURATION;
 
@@ -49,7 +50,7 @@ impl DriverClient {
         let result = self.channel.call(path, request, self.timeout).await;
         let code = result.as_ref().err().map_or(Code::Ok, |error| error.code);
         let took = (self.env.monotonic() - began).as_secs_f64();
-        let labels = [self.name.as_str(), path, &format!("{code:?}"), "false"];
+        let labels = [self.name.as_str(), path, &code_name(&code), "false"];
         self.metrics.observe(&CSI_OPERATION_DURATION, &labels, took);
         result
     }
@@ -82,5 +83,12 @@ impl DriverClient {
 
     pub async fn expand(&self, request: NodeExpandVolumeRequest) -> Result<NodeExpandVolumeResponse, CsiError> {
         self.call("/csi.v1.Node/NodeExpandVolume", request).await
+    }
+
+    pub async fn volume_stats(
+        &self,
+        request: NodeGetVolumeStatsRequest,
+    ) -> Result<NodeGetVolumeStatsResponse, CsiError> {
+        self.call("/csi.v1.Node/NodeGetVolumeStats", request).await
     }
 }

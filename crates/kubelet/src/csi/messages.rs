@@ -133,10 +133,56 @@ pub struct NodeExpandVolumeResponse {
     pub capacity_bytes: i64,
 }
 
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeGetVolumeStatsRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(string, tag = "2")]
+    pub volume_path: String,
+    #[prost(string, tag = "3")]
+    pub staging_target_path: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeGetVolumeStatsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub usage: Vec<VolumeUsage>,
+    #[prost(message, optional, tag = "2")]
+    pub volume_condition: Option<VolumeCondition>,
+}
+
+/// Numbers of the protocol's units.
+pub mod unit {
+    pub const BYTES: i32 = 1;
+    pub const INODES: i32 = 2;
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct VolumeUsage {
+    #[prost(int64, tag = "1")]
+    pub available: i64,
+    #[prost(int64, tag = "2")]
+    pub total: i64,
+    #[prost(int64, tag = "3")]
+    pub used: i64,
+    #[prost(int32, tag = "4")]
+    pub unit: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct VolumeCondition {
+    #[prost(bool, tag = "1")]
+    pub abnormal: bool,
+    #[prost(string, tag = "2")]
+    pub message: String,
+}
+
 /// Numbers of the protocol's node capabilities.
 pub mod capability {
     pub const STAGE_UNSTAGE_VOLUME: i32 = 1;
+    pub const GET_VOLUME_STATS: i32 = 2;
     pub const EXPAND_VOLUME: i32 = 3;
+    pub const VOLUME_CONDITION: i32 = 4;
     pub const SINGLE_NODE_MULTI_WRITER: i32 = 5;
     pub const VOLUME_MOUNT_GROUP: i32 = 6;
 }

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
+    allocatable::ExhaustedDrivers,
     driver_client::{CALL_TIMEOUT, CsiError, DriverClient},
     messages::{
         CapacityRange, NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
@@ -31,9 +32,11 @@ use super::{
     places::{Places, forget, is_mounted, link_to},
     volume::{CsiVolume, Device, SecretKey},
     volume_data::{VolumeData, directories_in},
+    volume_stats::StatsCache,
 };
 use crate::{
     Config,
+    configuration::feature_gates::CSI_VOLUME_HEALTH,
     files::{directories, file_work::FileWork},
     images::image_manager::in_flight::InFlightKeys,
     pod::pod_spec,
@@ -56,14 +59,16 @@ pub struct DriverObjects {
 
 pub struct CsiManager {
     client: Client,
-    env: Env,
+    pub(super) env: Env,
     metrics: Metrics,
     node_name: String,
     root_dir: PathBuf,
     pods_dir: PathBuf,
     files: FileWork,
     driver_objects: DriverObjects,
-    call_timeout: Duration,
+    pub(super) call_timeout: Duration,
+    pub(super) stats: StatsCache,
+    pub(super) exhausted: ExhaustedDrivers,
     drivers: Mutex<HashMap<String, DriverClient>>,
     /// One at a time works on a volume.
     turns: InFlightKeys,
@@ -111,6 +116,8 @@ impl CsiManager {
             files,
             driver_objects,
             call_timeout: CALL_TIMEOUT,
+            stats: StatsCache::new(config.volume_stats_period, config.feature_gates.enabled(CSI_VOLUME_HEALTH)),
+            exhausted: ExhaustedDrivers::default(),
             drivers: Mutex::default(),
             turns: InFlightKeys::default(),
             used: Mutex::default(),
@@ -158,7 +165,15 @@ impl CsiManager {
         self.drivers.lock().remove(name);
     }
 
-    fn driver(&self, name: &str) -> Result<DriverClient, VolumeError> {
+    pub(super) fn driver_names(&self) -> BTreeSet<String> {
+        self.drivers.lock().keys().cloned().collect()
+    }
+
+    pub(super) fn driver_object(&self, name: &str) -> Option<Arc<CSIDriver>> {
+        (self.driver_objects.find)(name)
+    }
+
+    pub(super) fn driver(&self, name: &str) -> Result<DriverClient, VolumeError> {
         let found = self.drivers.lock().get(name).cloned();
         found.ok_or_else(|| VolumeError::DriverNotRegistered(name.into()))
     }
@@ -205,7 +220,7 @@ impl CsiManager {
         let staging = stages.then(|| self.staging_path(volume));
         let call = Call { driver: &driver, has: &has, group: driver_group, publish_context, staging };
         if call.staging.is_some() && !request.is_remount {
-            self.stage(volume, &call).await?;
+            self.stage(volume, &call).await.map_err(|error| VolumeError::MountDevice(Box::new(error)))?;
         }
         let target = self.publish(request, object.as_deref(), &call).await?;
         if let Some(group) = request.fs_group.filter(|_| driver_group.is_none())
@@ -232,6 +247,7 @@ impl CsiManager {
                     && let Some(status) = &found.status
                 {
                     if let Some(error) = &status.attach_error {
+                        self.note_attach_error(&device.driver, error);
                         return Err(VolumeError::Csi(error.message.clone().unwrap_or_default()));
                     }
                     if status.attached && found.metadata.deletion_timestamp.is_none() {
@@ -355,13 +371,13 @@ impl CsiManager {
         Ok(data.map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned())).collect())
     }
 
-    /// The size that the volume has after its driver made it as large as wanted; `None` where the driver can't.
-    pub async fn expand(&self, volume: &CsiVolume, path: &Path, bytes: i64) -> Result<Option<i64>, VolumeError> {
+    /// Has the driver make the volume as large as wanted; false where the driver has nothing to do for it.
+    pub async fn expand(&self, volume: &CsiVolume, path: &Path, bytes: i64) -> Result<bool, VolumeError> {
         let driver = self.driver(&volume.driver)?;
         let _turn = self.turns.enter(&volume.device().unique_name()).await;
         let has = driver.capabilities().await?;
         if !has.contains(&capability::EXPAND_VOLUME) {
-            return Ok(None);
+            return Ok(false);
         }
         let stages = has.contains(&capability::STAGE_UNSTAGE_VOLUME);
         let request = NodeExpandVolumeRequest {
@@ -372,8 +388,8 @@ impl CsiManager {
             volume_capability: Some(volume.capability(&has, None)),
             secrets: self.secret(&volume.expand_secret, "NodeExpandSecretRef").await?,
         };
-        let answer = driver.expand(request).await?;
-        Ok(Some(if answer.capacity_bytes > 0 { answer.capacity_bytes } else { bytes }))
+        driver.expand(request).await?;
+        Ok(true)
     }
 
     /// Takes down every volume that drivers have mounted for the pod, by what is on disk.
@@ -472,10 +488,10 @@ impl CsiManager {
     fn add_user(&self, device: &Device, uid: &str, name: &str, is_attachable: bool) {
         let mut used = self.used.lock();
         let entry = used.entry(device.clone()).or_default();
-        let is_new = is_attachable && !entry.is_attachable;
-        entry.is_attachable |= is_attachable;
+        // Once its driver's object is known, that counts, and no longer the guess of a process that has just begun.
+        let is_news = std::mem::replace(&mut entry.is_attachable, is_attachable) != is_attachable;
         entry.users.insert((uid.into(), name.into()));
-        if is_new {
+        if is_news {
             self.in_use_changed.notify_one();
         }
     }
@@ -503,7 +519,7 @@ impl CsiManager {
     }
 
     /// What drivers have mounted for a pod, as far as it is on disk.
-    fn published(&self, uid: &str) -> io::Result<Vec<(VolumeData, Places)>> {
+    pub(super) fn published(&self, uid: &str) -> io::Result<Vec<(VolumeData, Places)>> {
         let pod = self.pods_dir.join(uid);
         let mut found = Vec::new();
         for (kind, is_block) in [("volumes", false), ("volumeDevices", true)] {

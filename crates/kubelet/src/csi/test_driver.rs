@@ -23,8 +23,8 @@ use tonic::{
 
 use super::messages::{
     Empty, NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse, NodeGetInfoResponse,
-    NodePublishVolumeRequest, NodeServiceCapability, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, RpcCapability, Topology,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeServiceCapability,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, RpcCapability, Topology,
 };
 
 #[derive(Default)]
@@ -40,6 +40,8 @@ pub struct State {
     pub registration: Vec<RegistrationStatus>,
     pub endpoint: String,
     pub topology: BTreeMap<String, String>,
+    pub stats: NodeGetVolumeStatsResponse,
+    pub volumes_max: i64,
 }
 
 #[derive(Clone, Default)]
@@ -50,7 +52,9 @@ pub const NAME: &str = "test.csi.example.com";
 impl TestDriver {
     pub fn new(capabilities: &[i32]) -> Self {
         let driver = Self::default();
-        driver.0.lock().capabilities = capabilities.to_vec();
+        let mut state = driver.0.lock();
+        (state.capabilities, state.volumes_max) = (capabilities.to_vec(), 7);
+        drop(state);
         driver
     }
 
@@ -67,6 +71,20 @@ impl TestDriver {
             .add_service(RegistrationService(self.clone()))
             .serve_with_incoming(incoming);
         env::spawn(async move { server.await.unwrap() })
+    }
+
+    /// As a process of its own, which takes all its connections with it.
+    pub fn serve_apart(&self, socket: &Path) -> tokio::runtime::Runtime {
+        let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (driver, socket) = (self.clone(), socket.to_path_buf());
+        let (began, has_begun) = std::sync::mpsc::sync_channel(1);
+        process.spawn(async move {
+            let serving = driver.serve(&socket);
+            began.send(()).ok();
+            serving.await
+        });
+        has_begun.recv().unwrap();
+        process
     }
 
     pub fn fail(&self, method: &str, answers: &[Option<Code>]) {
@@ -134,10 +152,11 @@ impl TestDriver {
     }
 
     fn node_info(&self) -> NodeGetInfoResponse {
-        let segments = self.0.lock().topology.clone();
+        let state = self.0.lock();
+        let segments = state.topology.clone();
         NodeGetInfoResponse {
             node_id: "node-id".into(),
-            max_volumes_per_node: 7,
+            max_volumes_per_node: state.volumes_max,
             accessible_topology: Some(Topology { segments }),
         }
     }
@@ -226,6 +245,11 @@ impl Service<http::Request<Body>> for NodeService {
             "NodeExpandVolume" => unary(driver, request, |_, request: NodeExpandVolumeRequest| {
                 let capacity_bytes = request.capacity_range.unwrap_or_default().required_bytes;
                 Ok(NodeExpandVolumeResponse { capacity_bytes })
+            }),
+            "NodeGetVolumeStats" => unary(driver, request, |driver, request: NodeGetVolumeStatsRequest| {
+                let state = driver.0.lock();
+                let is_known = state.published.contains(&(request.volume_id, request.volume_path));
+                is_known.then(|| state.stats.clone()).ok_or_else(|| Status::not_found("it is not published"))
             }),
             _ => unary(driver, request, |_, _: Empty| Err::<Empty, _>(Status::unimplemented("no such method"))),
         }

@@ -36,17 +36,17 @@ use crate::{
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const HANG_TIMEOUT: Duration = Duration::from_secs(3);
 
-type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
+pub(super) type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
 
-struct Fixture {
-    directory: tempfile::TempDir,
-    driver: TestDriver,
+pub(super) struct Fixture {
+    pub directory: tempfile::TempDir,
+    pub driver: TestDriver,
     driver_object: Value,
-    objects: Objects,
+    pub objects: Objects,
 }
 
 /// The least of an API server: objects by path.
-fn api(objects: &Objects) -> Client {
+pub(super) fn api(objects: &Objects) -> Client {
     let objects = objects.clone();
     let answer = move |request: http::Request<bytes::Bytes>| {
         let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
@@ -78,19 +78,19 @@ fn api(objects: &Objects) -> Client {
 }
 
 impl Fixture {
-    fn new(capabilities: &[i32], driver_object: Value) -> Self {
+    pub fn new(capabilities: &[i32], driver_object: Value) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let driver = TestDriver::new(capabilities);
         driver.0.lock().endpoint = directory.path().join("csi.sock").to_string_lossy().into_owned();
         Self { directory, driver, driver_object, objects: Objects::default() }
     }
 
-    fn root(&self) -> PathBuf {
+    pub fn root(&self) -> PathBuf {
         self.directory.path().canonicalize().unwrap()
     }
 
     /// As after a start of the kubelet.
-    fn manager(&self) -> CsiManager {
+    pub fn manager(&self) -> CsiManager {
         let env = Env::real();
         let config = Config { node_name: "n".into(), root_dir: self.root(), ..Config::default() };
         let object = json!({"metadata": {"name": NAME}, "spec": self.driver_object});
@@ -102,7 +102,7 @@ impl Fixture {
         manager.with_call_timeout(HANG_TIMEOUT)
     }
 
-    fn serving(&self) -> (CsiManager, tokio::task::JoinHandle<()>) {
+    pub fn serving(&self) -> (CsiManager, tokio::task::JoinHandle<()>) {
         let socket = self.directory.path().join("csi.sock");
         let task = self.driver.serve(&socket);
         let manager = self.manager();
@@ -110,17 +110,17 @@ impl Fixture {
         (manager, task)
     }
 
-    fn pod_dir(&self, uid: &str) -> PathBuf {
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
         self.root().join("pods").join(uid).join("volumes/kubernetes.io~csi")
     }
 }
 
-fn pod(uid: &str) -> Pod {
+pub(super) fn pod(uid: &str) -> Pod {
     let spec = json!({"containers": [], "serviceAccountName": "account"});
     serde_json::from_value(json!({"metadata": {"name": uid, "namespace": "d", "uid": uid}, "spec": spec})).unwrap()
 }
 
-fn volume(spec: Value) -> CsiVolume {
+pub(super) fn volume(spec: Value) -> CsiVolume {
     let mut volume = json!({"metadata": {"name": "pv"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "csi": {"driver": NAME, "volumeHandle": "h", "volumeAttributes": {"tier": "gold"}}}});
     spec.as_object().unwrap().iter().for_each(|(key, value)| volume["spec"][key] = value.clone());
@@ -128,15 +128,15 @@ fn volume(spec: Value) -> CsiVolume {
     CsiVolume::new(Spec::Persistent { volume: &volume, read_only: false }, &Pod::default()).unwrap()
 }
 
-fn request(pod: &Pod, volume: CsiVolume) -> MountRequest<'_> {
+pub(super) fn request(pod: &Pod, volume: CsiVolume) -> MountRequest<'_> {
     MountRequest { pod, volume, fs_group: None, only_when_root_differs: false, tokens: None, is_remount: false }
 }
 
-async fn mount(manager: &CsiManager, uid: &str) -> Result<PathBuf, VolumeError> {
+pub(super) async fn mount(manager: &CsiManager, uid: &str) -> Result<PathBuf, VolumeError> {
     manager.mount(&request(&pod(uid), volume(json!({})))).await
 }
 
-async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+pub(super) async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let end = env::instant_now() + TEST_TIMEOUT;
     while !done() {
         assert!(env::instant_now() < end, "{what}");
@@ -160,7 +160,11 @@ async fn a_volume_is_staged_once_and_unstaged_after_its_last_pod_also_across_a_r
     drop(manager);
 
     let (manager, _again) = f.serving();
+    assert_eq!(manager.volumes_in_use().len(), 1, "it may have been attached");
     manager.unstage_unused(NAME).await.unwrap();
+    mount(&manager, "two").await.unwrap();
+    assert!(manager.volumes_in_use().is_empty(), "the driver attaches nothing");
+    f.driver.calls();
     manager.unmount_pod("one").await.unwrap();
     assert_eq!(f.driver.calls(), ["NodeUnpublishVolume"], "pod two still has it");
     assert!(!f.pod_dir("one").join("pv").exists() && staging_exists(&f.root()));

@@ -139,7 +139,8 @@ impl CsiVolume {
         match policy {
             "None" => false,
             "File" => !self.read_only && !self.is_block,
-            _ => !self.is_ephemeral && !self.read_only && !self.is_block && once && !self.fs_type.is_empty(),
+            // One pod has an inline volume, whatever it says.
+            _ => !self.read_only && !self.is_block && (once || self.is_ephemeral) && !self.fs_type.is_empty(),
         }
     }
 
@@ -231,6 +232,12 @@ mod tests {
         check(Some("File"), json!({"accessModes": ["ReadWriteMany"]}), false, true);
         check(Some("File"), json!({}), true, false);
         check(Some("None"), typed(), false, false);
+        for (fs_type, expected) in [("ext4", true), ("", false)] {
+            let volume = json!({"name": "v", "csi": {"driver": "d", "fsType": fs_type}});
+            let volume = serde_json::from_value(volume).unwrap();
+            let inline = CsiVolume::new(Spec::Inline(&volume), &Pod::default()).unwrap();
+            assert_eq!(inline.node_sets_group(None), expected, "{fs_type:?}");
+        }
     }
 
     #[test]

@@ -244,6 +244,11 @@ pub static VOLUME_INODES_FREE: Family =
     Family::gauge("kubelet_volume_stats_inodes_free", CLAIM, "Free inodes of a claim's volume.");
 pub static VOLUME_INODES_USED: Family =
     Family::gauge("kubelet_volume_stats_inodes_used", CLAIM, "Used inodes of a claim's volume.");
+pub static VOLUME_ABNORMAL: Family = Family::gauge(
+    "kubelet_volume_stats_health_status_abnormal",
+    CLAIM,
+    "1 where a claim's driver says that something is wrong with its volume, 0 where it says that nothing is.",
+);
 
 // Probes, on a page of their own.
 pub static PROBES: Family = Family::counter(

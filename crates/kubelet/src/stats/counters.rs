@@ -8,11 +8,13 @@ use api::ApiError;
 use cri::v1;
 use metrics::{Family, Metrics, Text};
 
+use super::pod_facts::claim_name;
 use crate::{
+    files::disk::{Disk, Usage},
     node::node_metrics::{
         ACTIVE_PODS, CGROUP_VERSION, DESIRED_PODS, IN_PROGRESS_RESIZES, MIRROR_PODS, NODE_NAME, PENDING_RESIZES,
-        RUNNING_CONTAINERS, RUNNING_PODS, VOLUME_AVAILABLE, VOLUME_CAPACITY, VOLUME_INODES, VOLUME_INODES_FREE,
-        VOLUME_INODES_USED, VOLUME_USED, VOLUMES,
+        RUNNING_CONTAINERS, RUNNING_PODS, VOLUME_ABNORMAL, VOLUME_AVAILABLE, VOLUME_CAPACITY, VOLUME_INODES,
+        VOLUME_INODES_FREE, VOLUME_INODES_USED, VOLUME_USED, VOLUMES,
     },
     pod::{
         pod_spec,
@@ -30,7 +32,7 @@ pub async fn page(shared: &Shared) -> Result<String, ApiError> {
     let present = Metrics::default();
     runtime(shared, &present).await.map_err(|error| ApiError::internal(error.to_string()))?;
     pods(shared, &present);
-    volumes(shared, &present);
+    volumes(shared, &present).await;
     present.set(&NODE_NAME, &[&shared.config.node_name], 1.0);
     present.set(
         &CGROUP_VERSION,
@@ -95,29 +97,51 @@ fn pods(shared: &Shared, present: &Metrics) {
     present.set(&MIRROR_PODS, &[], shared.pods.mirrors().len() as f64);
 }
 
-fn volumes(shared: &Shared, present: &Metrics) {
+async fn volumes(shared: &Shared, present: &Metrics) {
     let mut claims = BTreeMap::new();
-    for pod in shared.pods.list() {
-        let there = shared.volumes.paths(pod_spec::uid(&pod));
-        for volume in pod_spec::spec(&pod).volumes.iter().flatten() {
+    let pods = shared.pods.list();
+    let drivers = shared.volumes.driver_stats(&pods).await;
+    for pod in &pods {
+        let there = shared.volumes.paths(pod_spec::uid(pod));
+        for volume in pod_spec::spec(pod).volumes.iter().flatten() {
             let plugin = PLUGINS.metric_name(volume);
             present.count(&VOLUMES, &[&plugin, "desired_state_of_world"]);
             let Some(path) = there.get(&volume.name) else { continue };
             present.count(&VOLUMES, &[&plugin, "actual_state_of_world"]);
-            if let Some(claim) = &volume.persistent_volume_claim {
-                let key = (pod_spec::namespace(&pod).to_string(), claim.claim_name.clone());
-                claims.insert(key, path.clone());
+            if let Some(claim) = claim_name(pod, volume) {
+                claims.insert((pod_spec::namespace(pod).to_string(), claim), path.clone());
             }
         }
     }
     for ((namespace, claim), path) in claims {
-        let Ok(system) = nix::sys::statvfs::statvfs(&path) else { continue };
         let set = |family: &'static Family, value: u64| present.set(family, &[&namespace, &claim], value as f64);
-        set(&VOLUME_CAPACITY, system.blocks() * system.fragment_size());
-        set(&VOLUME_AVAILABLE, system.blocks_available() * system.fragment_size());
-        set(&VOLUME_USED, (system.blocks() - system.blocks_free()) * system.fragment_size());
-        set(&VOLUME_INODES, system.files());
-        set(&VOLUME_INODES_FREE, system.files_free());
-        set(&VOLUME_INODES_USED, system.files() - system.files_free());
+        // A driver knows best; of a device nothing else is known.
+        let (disk, used) = match drivers.get(&path) {
+            Some(Some(told)) => {
+                if let Some(condition) = &told.condition {
+                    set(&VOLUME_ABNORMAL, u64::from(condition.abnormal));
+                }
+                (told.disk, told.used)
+            }
+            Some(None) => continue,
+            None if !path.is_dir() => continue,
+            None => {
+                let Ok(system) = nix::sys::statvfs::statvfs(&path) else { continue };
+                let disk = Disk {
+                    bytes: system.blocks() * system.fragment_size(),
+                    bytes_free: system.blocks_available() * system.fragment_size(),
+                    inodes: system.files(),
+                    inodes_free: system.files_free(),
+                };
+                let bytes = system.blocks().saturating_sub(system.blocks_free()) * system.fragment_size();
+                (disk, Usage { bytes, inodes: system.files().saturating_sub(system.files_free()) })
+            }
+        };
+        set(&VOLUME_CAPACITY, disk.bytes);
+        set(&VOLUME_AVAILABLE, disk.bytes_free);
+        set(&VOLUME_USED, used.bytes);
+        set(&VOLUME_INODES, disk.inodes);
+        set(&VOLUME_INODES_FREE, disk.inodes_free);
+        set(&VOLUME_INODES_USED, used.inodes);
     }
 }

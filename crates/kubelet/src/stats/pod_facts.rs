@@ -12,6 +12,7 @@ use cadvisor::{info::InterfaceStats, proc_files};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
 use crate::{
+    csi::volume_stats::{DriverStats, VolumeStats},
     files::disk::{self, Disk, Usage},
     pod::{pod_spec, pod_workers::Shared},
     runtime::container_config,
@@ -36,19 +37,23 @@ pub struct VolumeUsage {
     pub used: Usage,
     /// Whether it is on the node's own disk and goes with the pod.
     pub ephemeral: bool,
+    /// Whether its driver says that something is wrong with it.
+    pub abnormal: Option<bool>,
 }
 
 /// Of all pods, by UID.
 pub async fn gather(shared: &Arc<Shared>) -> HashMap<String, PodFacts> {
     let shared = shared.clone();
+    let pods = shared.pods.list();
+    let drivers = shared.volumes.driver_stats(&pods).await;
     let work = move || {
-        let of = |pod: Arc<Pod>| (pod_spec::uid(&pod).to_string(), gather_pod(&shared, &pod));
-        shared.pods.list().into_iter().map(of).collect()
+        let of = |pod: Arc<Pod>| (pod_spec::uid(&pod).to_string(), gather_pod(&shared, &pod, &drivers));
+        pods.into_iter().map(of).collect()
     };
     env::spawn_blocking(work).await.unwrap_or_default()
 }
 
-fn gather_pod(shared: &Shared, pod: &Pod) -> PodFacts {
+fn gather_pod(shared: &Shared, pod: &Pod, drivers: &DriverStats) -> PodFacts {
     let mut facts = PodFacts::default();
     let mut process = None;
     if let Some((_, directory)) = shared.cgroups.pod_group(pod, "cpu") {
@@ -63,7 +68,7 @@ fn gather_pod(shared: &Shared, pod: &Pod) -> PodFacts {
     }
     let paths = shared.volumes.paths(pod_spec::uid(pod));
     let volumes = pod_spec::spec(pod).volumes.iter().flatten();
-    facts.volumes = volumes.filter_map(|volume| volume_usage(pod, volume, paths.get(&volume.name)?)).collect();
+    facts.volumes = volumes.filter_map(|volume| volume_usage(pod, volume, paths.get(&volume.name)?, drivers)).collect();
     let logs = container_config::log_directory(&shared.config.pod_logs_dir(), pod);
     let named = |place: PathBuf| Some((place.file_name()?.to_string_lossy().into_owned(), disk::usage_below(&place)));
     let places = std::fs::read_dir(logs).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -99,16 +104,17 @@ fn processes_below(group: &Path) -> (u64, Option<u32>) {
     (count, first)
 }
 
-/// Host paths are not the pod's to be counted, and a device holds no files.
-fn volume_usage(pod: &Pod, volume: &Volume, path: &Path) -> Option<VolumeUsage> {
+/// Host paths are not the pod's to be counted, a device holds no files, and of a driver's volume only the driver tells.
+fn volume_usage(pod: &Pod, volume: &Volume, path: &Path, drivers: &DriverStats) -> Option<VolumeUsage> {
+    let (name, claim) = (volume.name.clone(), claim_name(pod, volume));
+    if let Some(told) = drivers.get(path) {
+        let VolumeStats { disk, used, condition, .. } = told.clone()?;
+        let abnormal = condition.map(|condition| condition.abnormal);
+        return Some(VolumeUsage { name, claim, disk, used, ephemeral: false, abnormal });
+    }
     if PLUGINS.find_inline(volume).is_some_and(|plugin| !plugin.has_usage()) || !path.is_dir() {
         return None;
     }
-    let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(claim), _) => Some(claim.claim_name.clone()),
-        (None, Some(_)) => Some(format!("{}-{}", pod_spec::name(pod), volume.name)),
-        (None, None) => None,
-    };
     let disk = Disk::measure(path)?;
     let in_memory = volume.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref() == Some("Memory"));
     let used = match claim.is_some() || in_memory {
@@ -119,7 +125,16 @@ fn volume_usage(pod: &Pod, volume: &Volume, path: &Path) -> Option<VolumeUsage> 
         },
         false => disk::usage_below(path),
     };
-    Some(VolumeUsage { name: volume.name.clone(), ephemeral: claim.is_none() && !in_memory, claim, disk, used })
+    Some(VolumeUsage { name, ephemeral: claim.is_none() && !in_memory, claim, disk, used, abnormal: None })
+}
+
+/// The claim that a volume of the pod stands for.
+pub fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
+    match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(claim), _) => Some(claim.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", pod_spec::name(pod), volume.name)),
+        (None, None) => None,
+    }
 }
 
 #[cfg(test)]
@@ -149,7 +164,7 @@ mod tests {
             volume["name"] = "v".into();
             let volume = serde_json::from_value(volume).unwrap();
             let pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}})).unwrap();
-            let found = volume_usage(&pod, &volume, dir.path());
+            let found = volume_usage(&pod, &volume, dir.path(), &DriverStats::default());
             let told = found.as_ref().map(|usage| (usage.ephemeral, usage.claim.as_deref()));
             assert_eq!(told, expected, "{volume:?}");
             if let Some(usage) = found.filter(|usage| usage.ephemeral) {
@@ -164,5 +179,19 @@ mod tests {
         check(json!({"persistentVolumeClaim": {"claimName": "c"}}), Some((false, Some("c"))));
         check(json!({"ephemeral": {}}), Some((false, Some("p-v"))));
         check(json!({"hostPath": {"path": "/"}}), None);
+    }
+
+    #[test]
+    fn of_a_drivers_volume_the_driver_tells() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}})).unwrap();
+        let claim = serde_json::json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
+        let claim = serde_json::from_value(claim).unwrap();
+        let used = Usage { bytes: 7, inodes: 1 };
+        let stats = VolumeStats { used, ..VolumeStats::default() };
+        let told = |stats| volume_usage(&pod, &claim, dir.path(), &DriverStats::from([(dir.path().into(), stats)]));
+        let found = told(Some(stats)).unwrap();
+        assert_eq!((found.used, found.claim.as_deref(), found.ephemeral), (used, Some("c"), false));
+        assert!(told(None).is_none());
     }
 }

@@ -243,6 +243,9 @@ fn volume_summary(pod: &Pod, volume: &VolumeUsage, time: &str) -> Value {
     if let Some(claim) = &volume.claim {
         value["pvcRef"] = json!({"name": claim, "namespace": pod_spec::namespace(pod)});
     }
+    if let Some(abnormal) = volume.abnormal {
+        value["volumeHealthStats"] = json!({"abnormal": abnormal});
+    }
     value
 }
 
@@ -294,6 +297,7 @@ mod tests {
             disk: Disk { bytes: 50, bytes_free: 40, inodes: 5, inodes_free: 4 },
             used: Usage { bytes: 10, inodes: 1 },
             ephemeral: claim.is_none(),
+            abnormal: claim.map(|_| true),
         };
         let facts = PodFacts {
             network: Some(vec![InterfaceStats {
@@ -327,6 +331,7 @@ mod tests {
         check("/process_stats/process_count", json!(3));
         check("/volume/0/usedBytes", json!(10));
         check("/volume/1/pvcRef", json!({"name": "claim", "namespace": "n"}));
+        check("/volume/1/volumeHealthStats", json!({"abnormal": true}));
         check("/containers/0/logs/usedBytes", json!(1000));
         check("/containers/0/startTime", json!("then"));
         check("/containers/0/swap/swapUsageBytes", json!(8));

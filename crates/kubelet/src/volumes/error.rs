@@ -78,6 +78,11 @@ pub enum VolumeError {
 
     #[error("kubernetes.io/csi: driver name {0} not found in the list of registered CSI drivers")]
     DriverNotRegistered(String),
+    /// Staging failed.
+    #[error("{0}")]
+    MountDevice(Box<VolumeError>),
+    #[error("{0}")]
+    Expand(String),
     #[error("kubernetes.io/csi: {0}")]
     Csi(String),
     #[error(transparent)]
@@ -102,7 +107,7 @@ fn key_not_found(kind: &ObjectKind) -> &'static str {
 pub enum SetUpError {
     #[error(transparent)]
     References(#[from] ReferenceError),
-    #[error("{} failed for volume {volume:?} : {source}", step(.device, .source))]
+    #[error("{} for volume {volume:?} : {source}", failed_step(.device, .source))]
     Mount {
         volume: String,
         /// Containers want it as a device.
@@ -120,13 +125,16 @@ impl SetUpError {
     }
 }
 
-/// Upstream's name of the operation that failed.
-fn step(device: &bool, error: &VolumeError) -> &'static str {
+/// Upstream's words for the operation that failed.
+fn failed_step(device: &bool, error: &VolumeError) -> &'static str {
     match (device, error) {
-        (true, VolumeError::NodeAffinity) => "MapVolume.NodeAffinity check",
-        (true, _) => "MapVolume.SetUpDevice",
-        (false, VolumeError::NodeAffinity) => "MountVolume.NodeAffinity check",
-        (false, _) => "MountVolume.SetUp",
+        (true, VolumeError::NodeAffinity) => "MapVolume.NodeAffinity check failed",
+        (true, VolumeError::Expand(_)) => "MapVolume.MarkVolumeAsMounted failed while expanding volume",
+        (true, _) => "MapVolume.SetUpDevice failed",
+        (false, VolumeError::NodeAffinity) => "MountVolume.NodeAffinity check failed",
+        (false, VolumeError::MountDevice(_)) => "MountVolume.MountDevice failed",
+        (false, VolumeError::Expand(_)) => "MountVolume.Setup failed while expanding volume",
+        (false, _) => "MountVolume.SetUp failed",
     }
 }
 
@@ -164,5 +172,10 @@ mod tests {
         let affinity = "NodeAffinity check failed for volume \"v\" : no matching NodeSelectorTerms";
         check(false, VolumeError::NodeAffinity, "FailedMount", &format!("MountVolume.{affinity}"));
         check(true, VolumeError::NodeAffinity, "FailedMapVolume", &format!("MapVolume.{affinity}"));
+        let staging = || VolumeError::MountDevice(Box::new(medium()));
+        check(false, staging(), "FailedMount", &format!("MountVolume.MountDevice failed for volume \"v\" : {said}"));
+        check(true, staging(), "FailedMapVolume", &format!("MapVolume.SetUpDevice failed for volume \"v\" : {said}"));
+        let expansion = "MountVolume.Setup failed while expanding volume for volume \"v\" : no";
+        check(false, VolumeError::Expand("no".into()), "FailedMount", expansion);
     }
 }

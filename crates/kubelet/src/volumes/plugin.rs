@@ -156,6 +156,21 @@ impl VolumePlugins {
         self.find(Spec::Inline(volume))
     }
 
+    /// As upstream's metrics name what is mounted for a pod's volume.
+    pub fn metric_name_of(self, spec: Spec, volume: &Volume) -> String {
+        let driver = match spec {
+            Spec::Inline(volume) => volume.csi.as_ref().map(|csi| &csi.driver),
+            Spec::Persistent { volume, .. } => {
+                volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()).map(|csi| &csi.driver)
+            }
+        };
+        match (driver, self.find(spec)) {
+            (Some(driver), _) => format!("kubernetes.io/csi:{driver}"),
+            (None, Some(plugin)) => format!("kubernetes.io/{}", plugin.name()),
+            (None, None) => self.metric_name(volume),
+        }
+    }
+
     /// As upstream's metrics name the type of a pod's volume.
     pub fn metric_name(self, volume: &Volume) -> String {
         let name = match self.find_inline(volume) {

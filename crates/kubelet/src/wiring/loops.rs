@@ -48,7 +48,8 @@ impl Node {
         tasks.spawn(status.clone().run_watch(own));
         tasks.spawn(status.clone().run_network_watch());
         tasks.spawn(status.clone().run_lease());
-        tasks.spawn(csi_plugins.ensure_csi_node());
+        tasks.spawn(csi_plugins.clone().ensure_csi_node());
+        tasks.spawn(csi_plugins.run_allocatable_updates());
         tasks.spawn(shared.devices.plugins.clone().run());
         tasks.spawn(shared.devices.claims.drivers().clone().run());
         tasks.spawn(pod_resources::run(shared.clone()));

@@ -27,9 +27,21 @@ fn claiming(changes: Value, read_only: bool) -> Value {
 async fn devices_that_cannot_be_had_are_told_of_and_nothing_starts() {
     let device = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/data"}]});
     for (number, (mode, source, message)) in [
-        ("Block", ("hostPath", json!({"path": "/somewhere"})), "is a hostPath, which has no device"),
-        ("Block", ("local", json!({"path": "/dev/null"})), "is not a block device"),
-        ("Filesystem", ("local", json!({"path": "/"})), "but is specified in volumeDevices"),
+        (
+            "Block",
+            ("hostPath", json!({"path": "/somewhere"})),
+            "MapVolume.SetUpDevice failed for volume \"pv\" : PV pv at \"/somewhere\" is a hostPath, which has no device",
+        ),
+        (
+            "Block",
+            ("local", json!({"path": "/dev/null"})),
+            "MapVolume.SetUpDevice failed for volume \"pv\" : path \"/dev/null\" is not a block device",
+        ),
+        (
+            "Filesystem",
+            ("local", json!({"path": "/"})),
+            "MapVolume.SetUpDevice failed for volume \"v\" : volume v has volumeMode Filesystem, but is specified in volumeDevices",
+        ),
     ]
     .into_iter()
     .enumerate()
@@ -37,7 +49,6 @@ async fn devices_that_cannot_be_had_are_told_of_and_nothing_starts() {
         let Some(node) = Node::start(&format!("block{number}")) else { return };
         bind(&node, mode, source);
         node.api.create_pod("broken", claiming(device.clone(), false));
-        node.event("FailedMapVolume", "MapVolume.SetUpDevice failed for volume \"v\"").await;
         node.event("FailedMapVolume", message).await;
         assert!(node.runtime.running("main").is_empty());
         node.others_go_on().await;
@@ -99,7 +110,7 @@ const VOLUME: &str = "/api/v1/persistentvolumes/pv";
 async fn claims_that_are_being_deleted_and_volumes_of_other_nodes_are_for_nobody_new() {
     let elsewhere = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "In", "values": ["elsewhere"]}]}]}});
-    let affinity = "failed for volume \"v\" : no matching NodeSelectorTerms";
+    let affinity = "failed for volume \"pv\" : no matching NodeSelectorTerms";
     let directory = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
     let device = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/data"}]});
     for (number, (mode, uses, path, pointer, value, reason, message)) in [

@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     checkpoint_file::CheckpointFile,
-    grpc::RpcError,
+    grpc::{RpcError, code_name},
     plugin_metrics::{DRA_CLAIMS_IN_USE, DRA_GRPC_OPERATIONS_DURATION, DRA_OPERATIONS_DURATION},
     pod_resources::messages::{CdiDevice, ClaimResource, DynamicResource},
 };
@@ -312,7 +312,7 @@ impl DraManager {
 
     fn observe_call<T>(&self, driver: &str, method: &str, began: Duration, answer: &Result<T, RpcError>) {
         let code = answer.as_ref().err().map_or(Code::Ok, |error| error.code);
-        let shown = if code == Code::Ok { "OK".to_string() } else { format!("{code:?}") };
+        let shown = code_name(&code);
         let took = (self.env.monotonic() - began).as_secs_f64();
         self.metrics.observe(&DRA_GRPC_OPERATIONS_DURATION, &[driver, method, &shown], took);
     }

@@ -15,10 +15,19 @@ use tonic::{
 };
 
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("rpc error: code = {code:?} desc = {message}")]
+#[error("rpc error: code = {} desc = {message}", code_name(.code))]
 pub struct RpcError {
     pub code: Code,
     pub message: String,
+}
+
+/// As Go writes it, in messages and metrics.
+pub fn code_name(code: &Code) -> String {
+    match code {
+        Code::Ok => "OK".into(),
+        Code::Cancelled => "Canceled".into(),
+        other => format!("{other:?}"),
+    }
 }
 
 impl RpcError {

@@ -31,6 +31,8 @@ pub enum ClusterEvent {
     CsiNode,
     CsiDriver,
     CsiStorageCapacity,
+    /// A volume was detached.
+    VolumeAttachmentGone,
     Namespace,
     ResourceClaim {
         was: Option<Arc<ResourceClaim>>,
@@ -73,6 +75,7 @@ impl ClusterEvent {
             ClusterEvent::CsiNode => ("storage.k8s.io/CSINode", action),
             ClusterEvent::CsiDriver => ("storage.k8s.io/CSIDriver", action),
             ClusterEvent::CsiStorageCapacity => ("storage.k8s.io/CSIStorageCapacity", action),
+            ClusterEvent::VolumeAttachmentGone => ("storage.k8s.io/VolumeAttachment", "Delete"),
             ClusterEvent::Namespace => ("Namespace", action),
             ClusterEvent::ResourceClaim { .. } => ("resource.k8s.io/ResourceClaim", action),
             ClusterEvent::ResourceSlice => ("resource.k8s.io/ResourceSlice", action),

@@ -1,5 +1,6 @@
 //! A CSI driver can attach only so many volumes to a node.
-//! Limits come from CSINode objects; volumes in use from the pods that `node_info` holds.
+//! Limits come from CSINode objects; volumes in use from the pods that `node_info` holds, and from what is attached
+//! still or already.
 
 use std::collections::{HashMap, HashSet};
 
@@ -39,6 +40,16 @@ fn attachment<'a>(cluster: &'a Cluster, key: &'a str) -> Option<(&'a str, &'a st
     }
 }
 
+/// What is attached to a node, whether or not a pod is known to use it.
+fn attached<'a>(cluster: &'a Cluster, node: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let all = cluster.volume_attachments.get(node).into_iter().flat_map(|of_node| of_node.values());
+    all.filter_map(|attachment| {
+        let name = attachment.spec.source.persistent_volume_name.as_deref()?;
+        let csi = cluster.volumes.get(name)?.spec.as_ref()?.csi.as_ref()?;
+        Some((attachment.spec.attacher.as_str(), csi.volume_handle.as_str()))
+    })
+}
+
 #[derive(Clone)]
 struct Limits<'a> {
     cluster: &'a Cluster,
@@ -63,7 +74,7 @@ impl EnqueueExtensions for NodeVolumeLimits {
     fn queueing_hint(&self, _: &Cluster, pod: &PendingPod, event: &ClusterEvent) -> QueueingHint {
         QueueingHint::queue_if(match event {
             ClusterEvent::PodGone(gone) => !gone.claims.is_empty(),
-            ClusterEvent::CsiNode | ClusterEvent::Volume => true,
+            ClusterEvent::CsiNode | ClusterEvent::Volume | ClusterEvent::VolumeAttachmentGone => true,
             ClusterEvent::Claim(key) => pod.claims.contains(key),
             ClusterEvent::Node { change, .. } => change.added,
             _ => false,
@@ -90,10 +101,13 @@ impl<'a> NodeFilter<'a> for Limits<'a> {
             return Ok(());
         }
         let used: HashSet<(&str, &str)> = node.claims.keys().filter_map(|key| attachment(self.cluster, key)).collect();
-        let all: HashSet<(&str, &str)> = used.iter().copied().chain(self.wanted.iter().copied()).collect();
+        let new: HashSet<(&str, &str)> = self.wanted.iter().copied().filter(|wanted| !used.contains(wanted)).collect();
+        let attached = attached(self.cluster, &node.name).filter(|volume| !used.contains(volume));
+        let taken: Vec<&str> = used.iter().copied().chain(attached).map(|(driver, _)| driver).collect();
         let over = |driver: &str, limit: i32| {
-            let is_new = self.wanted.iter().any(|w| w.0 == driver && !used.contains(w));
-            is_new && all.iter().filter(|(of, _)| *of == driver).count() as i64 > i64::from(limit)
+            let added = new.iter().filter(|(of, _)| *of == driver).count();
+            let taken = taken.iter().filter(|of| **of == driver).count();
+            added > 0 && (added + taken) as i64 > i64::from(limit)
         };
         match limits.iter().any(|(driver, limit)| over(driver, *limit)) {
             true => Err(Status::unschedulable(REASON)),
@@ -115,11 +129,17 @@ mod tests {
     use super::*;
     use crate::plugins::testing::{built, cluster, node, pod, verdicts};
 
-    fn check(limit: i32, used: &[&str], wanted: &str, accepted: bool) {
+    fn check(limit: i32, used: &[&str], attached: &[&str], wanted: &str, accepted: bool) {
         let with =
             |claim: &str| pod(json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}));
         let mut cluster = cluster(&[node("n")], used.iter().map(|claim| ("n", with(claim))).collect());
-        for name in used.iter().chain([&wanted]) {
+        for name in attached {
+            let spec = json!({"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": name}});
+            let attachment = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap();
+            let of_node = cluster.volume_attachments.entry("n".into()).or_default();
+            of_node.insert(name.to_string(), Arc::new(attachment));
+        }
+        for name in used.iter().chain(attached).chain([&wanted]) {
             let claim = json!({"metadata": {}, "spec": {"volumeName": name}});
             cluster.claims.insert(format!("default/{name}"), Arc::new(serde_json::from_value(claim).unwrap()));
             let volume = json!({"metadata": {}, "spec": {"csi": {"driver": "d", "volumeHandle": name}}});
@@ -133,8 +153,12 @@ mod tests {
 
     #[test]
     fn volumes_are_counted_once_each() {
-        check(2, &["a"], "b", true);
-        check(2, &["a", "b"], "c", false);
-        check(2, &["a", "b"], "b", true);
+        check(2, &["a"], &[], "b", true);
+        check(2, &["a", "b"], &[], "c", false);
+        check(2, &["a", "b"], &[], "b", true);
+        check(2, &["a"], &["a"], "b", true);
+        // Its pod is gone, it is not.
+        check(2, &["a"], &["gone"], "b", false);
+        check(2, &["a"], &["gone"], "a", true);
     }
 }

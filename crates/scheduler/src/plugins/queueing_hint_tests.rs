@@ -188,6 +188,7 @@ fn rows() -> Vec<(&'static str, PendingPod, Happening, bool)> {
         ("NodeVolumeLimits", claiming("data"), gone(claiming("other")), true),
         ("NodeVolumeLimits", claiming("data"), gone(plain()), false),
         ("NodeVolumeLimits", claiming("data"), bare(ClusterEvent::CsiNode), true),
+        ("NodeVolumeLimits", claiming("data"), bare(ClusterEvent::VolumeAttachmentGone), true),
         ("NodeVolumeLimits", claiming("data"), became(node("n"), zone("1")), false),
         ("DynamicResources", with_devices(), resource_claim("data", None, Some(false)), true),
         ("DynamicResources", with_devices(), resource_claim("data", Some(false), Some(true)), true),

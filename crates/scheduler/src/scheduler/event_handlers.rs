@@ -5,7 +5,10 @@
 use std::sync::Arc;
 
 use client::Change;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    storage::v1::VolumeAttachment,
+};
 
 use super::Scheduler;
 use crate::{
@@ -69,6 +72,25 @@ impl Scheduler {
                 put(&mut cluster.csi_storage_capacities, &change.key, change.new);
                 cluster.objects_version += 1;
                 self.wake_for(&ClusterEvent::CsiStorageCapacity, action);
+            }
+            InformerEvent::VolumeAttachment(change) => {
+                let node = |va: &Option<Arc<VolumeAttachment>>| va.as_ref().map(|va| va.spec.node_name.clone());
+                let (was, is) = (node(&change.old), node(&change.new));
+                // Whose it is never changes; how far it is matters to nobody here.
+                let is_gone = is.is_none();
+                let is_news = was != is;
+                let Some(node) = is.or(was) else { return };
+                let of_node = cluster.volume_attachments.entry(node.clone()).or_default();
+                put(of_node, &change.key, change.new);
+                if of_node.is_empty() {
+                    cluster.volume_attachments.remove(&node);
+                }
+                if is_news {
+                    cluster.objects_version += 1;
+                }
+                if is_gone {
+                    self.wake_for(&ClusterEvent::VolumeAttachmentGone, "Delete");
+                }
             }
             InformerEvent::Service(change) => put(&mut cluster.services, &change.key, change.new),
             InformerEvent::ReplicaSet(change) => put(&mut cluster.replica_sets, &change.key, change.new),

@@ -23,7 +23,10 @@ use parking_lot::Mutex;
 use plan::{Action, AttachableVolume, Attachment, NodeView};
 use serde_json::json;
 
-use super::protection::{USERS, by_claim, claims_of};
+use super::{
+    protection::{USERS, by_claim, claims_of},
+    volume_metrics::{AttachmentState, Operation, Operations},
+};
 use crate::{
     common::{
         indexes,
@@ -123,6 +126,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         recorder,
         memory: Mutex::default(),
         refused,
+        operations: Operations::default(),
     })
 }
 
@@ -138,6 +142,7 @@ struct AttachDetach {
     memory: Mutex<HashMap<String, Memory>>,
     /// What pods were told whose volumes others have, by UID; forgotten with the pod.
     refused: Arc<Mutex<HashMap<String, String>>>,
+    operations: Operations,
 }
 
 /// What is remembered of a VolumeAttachment, by its name.
@@ -147,6 +152,17 @@ struct Memory {
     waiting_since: Option<Duration>,
     /// What pods were last told of it.
     told: Option<String>,
+}
+
+fn state(attachment: &VolumeAttachment) -> AttachmentState {
+    let Some(status) = &attachment.status else { return AttachmentState::Waiting };
+    match attachment.deleting() {
+        true if status.detach_error.is_some() => AttachmentState::Failed,
+        true => AttachmentState::Waiting,
+        false if status.attached => AttachmentState::Attached,
+        false if status.attach_error.is_some() => AttachmentState::Failed,
+        false => AttachmentState::Waiting,
+    }
 }
 
 fn node_view(node: &Node) -> NodeView {
@@ -167,6 +183,11 @@ impl Controller for AttachDetach {
         let node = self.nodes.get(node_name);
         let found = self.attachments.by_index(ATTACHED_TO, node_name);
         let desired = self.desired(node_name);
+        let now = self.context.env.monotonic();
+        self.operations.observe(&self.context.config.metrics, node_name, now, |name| {
+            let found = found.iter().find(|attachment| attachment.name() == name);
+            found.map_or(AttachmentState::Gone, |attachment| state(attachment))
+        });
         if found.is_empty() && desired.is_empty() {
             return self.write_attached(node.as_deref(), Vec::new()).await.map(|()| None);
         }
@@ -174,7 +195,6 @@ impl Controller for AttachDetach {
         let volumes: BTreeMap<String, AttachableVolume> =
             desired.iter().map(|(name, (volume, _))| (name.clone(), volume.clone())).collect();
         let view = node.as_deref().map(node_view).unwrap_or_default();
-        let now = self.context.env.monotonic();
         let (actions, waiting) = {
             let memory = self.memory.lock();
             let since = |name: &str| memory.get(name).and_then(|memory| memory.waiting_since);
@@ -321,8 +341,13 @@ impl AttachDetach {
                 });
                 let object = serde_json::from_value(object).map_err(|error| ApiError::internal(error.to_string()))?;
                 match api.create(&object).await {
+                    Ok(_) => {
+                        let now = self.context.env.monotonic();
+                        self.operations.begin(Operation::Attach, &name, node, &volume.driver, now);
+                        Ok(())
+                    }
                     Err(error) if !error.is_already_exists() => Err(error),
-                    _ => Ok(()),
+                    Err(_) => Ok(()),
                 }
             }
             Action::MultiAttach(volume) => {
@@ -336,6 +361,8 @@ impl AttachDetach {
                     self.context.config.metrics.count(&FORCED_DETACHES, &[reason]);
                 }
                 gone(api.delete(&attachment, &meta::delete_options(found.uid())).await)?;
+                let now = self.context.env.monotonic();
+                self.operations.begin(Operation::Detach, &attachment, node, &found.spec.attacher, now);
                 self.memory.lock().remove(&attachment);
                 Ok(())
             }

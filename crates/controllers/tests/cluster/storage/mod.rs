@@ -1,5 +1,7 @@
 //! Claims that fill themselves: local storage from the chosen node to the directory that nobody needs any more.
 
+mod reclaim;
+
 use client::Patch;
 use controllers::{Config, LocalStorage};
 use k8s_openapi::api::{

@@ -138,7 +138,7 @@ impl Worker {
 
     /// Files of configMap and other volumes follow what they show, also when nothing is to be started.
     pub(super) async fn refresh_volumes(&mut self, pod: &Arc<Pod>, status: &PodRuntimeStatus) {
-        if !PLUGINS.requires_remount(pod) || status.running().next().is_none() {
+        if !self.shared.volumes.requires_remount(pod) || status.running().next().is_none() {
             return;
         }
         let ips = status.ips(pod, &self.shared.runtime.host_ips);

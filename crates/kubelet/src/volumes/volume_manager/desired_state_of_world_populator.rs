@@ -2,8 +2,6 @@
 //! Called by `VolumeManager` before a claim is mounted.
 //! Only reads the API.
 
-use std::collections::BTreeMap;
-
 use api::placement;
 use client::Client;
 use k8s_openapi::{
@@ -34,13 +32,8 @@ impl Uses {
     }
 }
 
-/// The PersistentVolume that a claim of the pod is bound to. `node` is that of our Node object.
-pub async fn persistent_volume(
-    client: &Client,
-    node: ObjectMeta,
-    pod: &Pod,
-    volume: &Volume,
-) -> Result<PersistentVolume, VolumeError> {
+/// The PersistentVolume that a claim of the pod is bound to.
+pub async fn persistent_volume(client: &Client, pod: &Pod, volume: &Volume) -> Result<PersistentVolume, VolumeError> {
     let namespace = pod_spec::namespace(pod);
     let name = claim_name(pod, volume)?;
     let claim_key = format!("{namespace}/{name}");
@@ -63,7 +56,6 @@ pub async fn persistent_volume(
     if owner != claim.metadata.uid {
         return Err(VolumeError::NotBoundToClaim { name, claim: claim_key });
     }
-    check_node_affinity(&found, &node.name.unwrap_or_default(), &node.labels.unwrap_or_default())?;
     check_volume_mode(&found, &volume.name, Uses::find(pod, &volume.name))?;
     Ok(found)
 }
@@ -90,15 +82,13 @@ fn check_owner(claim: &PersistentVolumeClaim, pod: &Pod) -> Result<(), VolumeErr
     })
 }
 
-/// Whether a volume may be used on a node with these labels.
-fn check_node_affinity(
-    volume: &PersistentVolume,
-    node: &str,
-    labels: &BTreeMap<String, String>,
-) -> Result<(), VolumeError> {
+/// Whether a volume may be used on our node, whose metadata is given.
+pub fn check_node_affinity(volume: &PersistentVolume, node: &ObjectMeta) -> Result<(), VolumeError> {
+    let labels = node.labels.clone().unwrap_or_default();
+    let name = node.name.as_deref().unwrap_or_default();
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
     let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else { return Ok(()) };
-    match required.node_selector_terms.iter().any(|term| placement::term_selects(term, node, labels)) {
+    match required.node_selector_terms.iter().any(|term| placement::term_selects(term, name, &labels)) {
         true => Ok(()),
         false => Err(VolumeError::NodeAffinity),
     }
@@ -114,6 +104,8 @@ fn check_volume_mode(volume: &PersistentVolume, volume_name: &str, uses: Uses) -
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -138,7 +130,8 @@ mod tests {
         let check = |affinity: Value, expected: Option<&str>| {
             let volume = serde_json::from_value(json!({"spec": {"nodeAffinity": affinity}})).unwrap();
             let labels = BTreeMap::from([("kubernetes.io/hostname".to_string(), "here".to_string())]);
-            let found = check_node_affinity(&volume, "here", &labels).err().map(|error| error.to_string());
+            let node = ObjectMeta { name: Some("here".into()), labels: Some(labels), ..ObjectMeta::default() };
+            let found = check_node_affinity(&volume, &node).err().map(|error| error.to_string());
             assert_eq!(found.as_deref(), expected, "{affinity}");
         };
         let on = |host: &str| json!({"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]});

@@ -8,6 +8,7 @@ pub mod actual_state_of_world;
 mod desired_state_of_world;
 mod desired_state_of_world_populator;
 mod driver_volumes;
+mod node_expansion;
 mod reconciler;
 #[cfg(test)]
 mod toy_plugin_tests;
@@ -49,6 +50,7 @@ pub struct VolumeManager {
     client: Client,
     env: Env,
     plugins: VolumePlugins,
+    node_name: String,
     pods_dir: PathBuf,
     local_storage_dir: PathBuf,
     /// Our Node object as last seen: its labels tell which volumes may be used here.
@@ -96,6 +98,7 @@ impl VolumeManager {
             env,
             node,
             metrics,
+            node_name: config.node_name.clone(),
             pods_dir: config.pods_dir(),
             local_storage_dir: config.local_storage_dir(),
             desired: Mutex::default(),
@@ -108,6 +111,11 @@ impl VolumeManager {
     /// Where a pod's volumes are, as far as they are mounted.
     pub fn paths(&self, uid: &str) -> BTreeMap<String, PathBuf> {
         self.actual.lock().paths(uid)
+    }
+
+    /// Whether volumes of the pod are to be looked at again although nothing is to be started.
+    pub fn requires_remount(&self, pod: &Pod) -> bool {
+        self.plugins.requires_remount(pod) || self.actual.lock().follows_driver(pod_spec::uid(pod))
     }
 
     /// Whether a pod has a volume whose files are here.
@@ -126,12 +134,11 @@ impl VolumeManager {
         for action in actions {
             let Action::Mount(name) = action else { continue };
             let Some(volume) = volumes().find(|volume| volume.name == name) else { continue };
-            let refresh = self.mount_measured(pod, volume, facts).await.map_err(|source| {
-                let device = Uses::find(pod, &name).device;
-                SetUpError::Mount { volume: name, device, source }
-            })?;
+            let refresh = self.mount_measured(pod, volume, facts).await?;
             refresh_after = [refresh_after, refresh].into_iter().flatten().min();
         }
+        let look_again = self.actual.lock().look_again_after(uid);
+        let refresh_after = [refresh_after, look_again].into_iter().flatten().min();
         Ok(MountedVolumes { paths: self.paths(uid), refresh_after })
     }
 
@@ -140,28 +147,46 @@ impl VolumeManager {
         pod: &Pod,
         volume: &Volume,
         facts: &MountFacts<'_>,
-    ) -> Result<Option<Duration>, VolumeError> {
-        let began = self.env.monotonic();
-        let result = self.mount(pod, volume, facts).await;
-        let status = if result.is_ok() { "success" } else { "fail-unknown" };
-        let took = (self.env.monotonic() - began).as_secs_f64();
-        let labels = [&self.plugins.metric_name(volume), "volume_mount", status, "false"];
-        self.metrics.observe(&STORAGE_DURATION, &labels, took);
-        result
-    }
-
-    /// When the volume must be set up again because a token of it ends.
-    async fn mount(&self, pod: &Pod, volume: &Volume, facts: &MountFacts<'_>) -> Result<Option<Duration>, VolumeError> {
+    ) -> Result<Option<Duration>, SetUpError> {
+        let device = Uses::find(pod, &volume.name).device;
+        let failed = |name: &str, source: VolumeError| SetUpError::Mount { volume: name.into(), device, source };
         let persistent = match is_claim(volume) {
-            true => Some(self.persistent_volume(pod, volume).await?),
+            true => Some(self.persistent_volume(pod, volume).await.map_err(|source| failed(&volume.name, source))?),
             false => None,
         };
         let spec = match &persistent {
             Some(found) => Spec::Persistent { volume: found, read_only: is_read_only_claim(volume) },
             None => Spec::Inline(volume),
         };
+        let began = self.env.monotonic();
+        let result = self.mount(pod, volume, spec, facts).await;
+        let operation = if device { "map_volume" } else { "volume_mount" };
+        self.observe(&self.plugins.metric_name_of(spec, volume), operation, began, result.is_ok());
+        let name = persistent.as_ref().and_then(|found| found.metadata.name.as_deref()).unwrap_or(&volume.name);
+        result.map_err(|source| failed(name, source))
+    }
+
+    /// `operation` is upstream's name for it.
+    fn observe(&self, plugin: &str, operation: &str, began: Duration, is_ok: bool) {
+        let status = if is_ok { "success" } else { "fail-unknown" };
+        let took = (self.env.monotonic() - began).as_secs_f64();
+        self.metrics.observe(&STORAGE_DURATION, &[plugin, operation, status, "false"], took);
+    }
+
+    /// When the volume must be set up again because a token of it ends.
+    async fn mount(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        spec: Spec<'_>,
+        facts: &MountFacts<'_>,
+    ) -> Result<Option<Duration>, VolumeError> {
+        if let Some(persistent) = spec.persistent() {
+            let node = self.node.lock().metadata.clone();
+            desired_state_of_world_populator::check_node_affinity(persistent, &node)?;
+        }
         if let Some(csi) = CsiVolume::new(spec, pod) {
-            return self.mount_by_driver(pod, &volume.name, csi, persistent.as_ref()).await;
+            return self.mount_by_driver(pod, &volume.name, csi, spec.persistent()).await;
         }
         let plugin = self.plugins.find(spec).ok_or_else(|| no_plugin(spec))?;
         let (tokens, refresh_after) = self.fetch_tokens(pod, plugin.tokens(volume)).await?;
@@ -176,8 +201,7 @@ impl VolumeManager {
     }
 
     async fn persistent_volume(&self, pod: &Pod, volume: &Volume) -> Result<PersistentVolume, VolumeError> {
-        let node = self.node.lock().metadata.clone();
-        desired_state_of_world_populator::persistent_volume(&self.client, node, pod, volume).await
+        desired_state_of_world_populator::persistent_volume(&self.client, pod, volume).await
     }
 
     fn new_mounter(

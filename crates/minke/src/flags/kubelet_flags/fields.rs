@@ -128,7 +128,7 @@ pub const FIELDS: &[(&str, &str, Form, &str)] = &[
     ("topology-manager-policy-options", "topologyManagerPolicyOptions", Map, "prefer-closest-numa-nodes=true,max-allowable-numa-nodes=8"),
     ("topology-manager-scope", "topologyManagerScope", Text, "container or pod"),
     ("volume-plugin-dir", "volumePluginDir", Text, "Not to be had: there are no FlexVolume plugins"),
-    ("volume-stats-agg-period", "volumeStatsAggPeriod", Text, "Has no effect: volumes are measured when somebody asks"),
+    ("volume-stats-agg-period", "volumeStatsAggPeriod", Text, "How long what a CSI driver says of a volume is told again; never asked when negative"),
 ];
 
 /// Flags that are no fields: flag, form, the values that describe what happens anyway (none stands for any), help.
