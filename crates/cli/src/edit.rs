@@ -14,10 +14,30 @@ use crate::{
 
 const ADVICE: &str = "# Please edit the object below. Lines beginning with a '#' will be ignored,\n# and an empty file will abort the edit. If an error occurs while saving this file will be\n# reopened with the relevant failures.\n#\n";
 
-fn editor() -> Vec<String> {
-    let named = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
+/// The editor's program and its arguments before the file's; whether a shell has to read them.
+fn editor() -> (Vec<String>, bool) {
+    let named = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
     let text = named("KUBE_EDITOR").or_else(|| named("EDITOR")).unwrap_or_else(|| "vi".to_string());
-    text.split_whitespace().map(str::to_string).collect()
+    match text.contains(' ') && text.contains(['"', '\'', '\\']) {
+        true => (vec![named("SHELL").unwrap_or_else(|| "/bin/bash".to_string()), "-c".to_string(), text], true),
+        false => (text.split(' ').map(str::to_string).collect(), false),
+    }
+}
+
+fn launch(path: &std::path::Path) -> Result<()> {
+    let (mut words, shell) = editor();
+    let shown = words.join(" ");
+    match words.last_mut() {
+        Some(script) if shell => script.push_str(&format!(" {:?}", path.display().to_string())),
+        _ => words.push(path.display().to_string()),
+    }
+    match std::process::Command::new(&words[0]).args(&words[1..]).status() {
+        Ok(status) if status.success() => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Failure::message(format!("unable to launch the editor {shown:?}")))
+        }
+        _ => Err(Failure::message(format!("there was a problem with the editor {shown:?}"))),
+    }
 }
 
 /// What the person made of it; `None` if nothing. `problem` is shown at the top.
@@ -34,18 +54,7 @@ pub fn edit_text(session: &Session, before: &str, problem: &str) -> Result<Optio
     let told: String = problem.lines().map(|line| format!("# {line}\n")).collect();
     file.write_all(format!("{ADVICE}{told}{before}").as_bytes())?;
     file.flush()?;
-    let words = editor();
-    let program = words.first().cloned().unwrap_or_default();
-    // Through a shell, so that quotes in $EDITOR mean what they mean there.
-    let script = format!("{} \"{}\"", words.join(" "), file.path().display());
-    let status = std::process::Command::new(std::env::var("SHELL").unwrap_or_else(|_| "/bin/bash".into()))
-        .arg("-c")
-        .arg(script)
-        .status()
-        .map_err(|e| Failure::message(format!("unable to launch the editor {program:?}: {e}")))?;
-    if !status.success() {
-        return Err(Failure::message(format!("there was a problem with the editor {program:?}")));
-    }
+    launch(file.path())?;
     let mut after = String::new();
     std::fs::File::open(file.path())?.read_to_string(&mut after)?;
     let kept: String = after.split_inclusive('\n').filter(|line| !line.starts_with('#')).collect();

@@ -88,9 +88,10 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
         Ok(Invocation::Run(command, matches)) => {
             let session = open(output.clone(), &matches);
             let typed = matches.command.clone();
-            let ran = match command.run {
-                Some(run) => run(&session, &matches).await,
-                None => Ok(()),
+            let ran = match (flags::globals::unavailable(&session.matches), command.run) {
+                (Err(failure), _) => Err(failure),
+                (Ok(()), Some(run)) => run(&session, &matches).await,
+                (Ok(()), None) => Ok(()),
             };
             (ran.and_then(|()| session.after()), typed)
         }

@@ -71,6 +71,21 @@ async fn apply(session: &Session, matches: &Matches) -> Result<()> {
     if matches.bool("force") && server_side {
         return Err(Failure::message("--force cannot be used with --server-side"));
     }
+    if matches.bool("force") && operation.dry_run == DryRun::Server {
+        return Err(Failure::message("--dry-run=server cannot be used with --force"));
+    }
+    if matches.bool("all") && !selection.selector.is_empty() {
+        return Err(Failure::message("cannot set --all and --selector at the same time"));
+    }
+    if !matches.str("applyset").is_empty() && !matches.bool("prune") {
+        return Err(Failure::message("--applyset requires --prune"));
+    }
+    if matches.bool("force") && matches.bool("prune") {
+        return Err(Failure::message("--force cannot be used with --prune"));
+    }
+    if !matches.str("subresource").is_empty() && !server_side {
+        return Err(Failure::message("--subresource can only be specified for --server-side"));
+    }
     let pruning = matches.bool("prune").then(|| prune::Pruning::of(matches, &selection)).transpose()?;
     let (infos, mut failures) = selection.select(session).await?;
     if infos.is_empty() && failures.is_empty() {
@@ -84,7 +99,7 @@ async fn apply(session: &Session, matches: &Matches) -> Result<()> {
     let count = infos.len();
     for mut info in infos {
         if let Some(pruning) = &pruning {
-            pruning.label(&mut info);
+            pruning.label(&mut info)?;
         }
         let outcome = match server_side {
             true => apply_server_side::apply(session, matches, &info, operation.dry_run).await,

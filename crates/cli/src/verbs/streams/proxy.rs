@@ -306,6 +306,10 @@ mod tests {
             "http://api.test/behind"
         }
 
+        fn headers(&self) -> &[(http::HeaderName, http::HeaderValue)] {
+            &[]
+        }
+
         fn send(&self, _: Request<Bytes>) -> LocalBoxFuture<'_, Result<Response<rest::Body>>> {
             async { Err(Failure::message("no plain requests here")) }.boxed_local()
         }
