@@ -175,6 +175,10 @@ pub fn complete(root: &'static Command, words: &[String]) -> Completion {
 const MEANT: [(&str, &str); 5] = [("list", "get"), ("ps", "get"), ("list", "wait"), ("ps", "wait"), ("rm", "delete")];
 
 fn unknown_command(command: &Command, path: &str, argument: &str) -> Failure {
+    // Groups refuse it in words of their own; the root alone is a parser's business.
+    if path.contains(' ') {
+        return Failure::usage(format!("unknown command {argument:?}"));
+    }
     let mut text = format!("error: unknown command {argument:?} for {path:?}");
     let near: Vec<&str> = command
         .commands
@@ -218,7 +222,7 @@ fn flag_lines(flags: FlagTables) -> String {
         let short = flag.short.map_or_else(|| "    ".to_string(), |c| format!("-{c}, "));
         let default = match flag.kind {
             Kind::String => format!("='{}'", flag.default),
-            Kind::List | Kind::Array => "=[]".to_string(),
+            Kind::List | Kind::Array => format!("=[{}]", flag.default),
             _ => format!("={}", flag.default),
         };
         text.push_str(&format!("    {short}--{}{default}:\n        {}.\n\n", flag.name, flag.help));

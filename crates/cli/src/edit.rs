@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::{
     failure::{Failure, Result},
+    flags::Matches,
     printers::yaml,
     session::Session,
 };
@@ -41,22 +42,27 @@ fn launch(path: &std::path::Path) -> Result<()> {
 }
 
 /// What the person made of it; `None` if nothing. `problem` is shown at the top.
-pub fn edit_value(session: &Session, value: &Value, problem: &str) -> Result<Option<Value>> {
+pub fn edit_value(session: &Session, matches: &Matches, value: &Value, problem: &str) -> Result<Option<Value>> {
     let before = yaml::to_string(value);
-    let Some(after) = edit_text(session, &before, problem)? else { return Ok(None) };
+    let Some(after) = edit_text(session, matches, &before, problem)? else { return Ok(None) };
     crate::resource::yaml::read(after.as_bytes()).map(Some).map_err(Failure::Message)
 }
 
 /// The text that came back without its comments; `None` if it is empty or the same.
-pub fn edit_text(session: &Session, before: &str, problem: &str) -> Result<Option<String>> {
+pub fn edit_text(session: &Session, matches: &Matches, before: &str, problem: &str) -> Result<Option<String>> {
     session.output.flush();
     let mut file = tempfile::Builder::new().prefix("kubectl-edit-").suffix(".yaml").tempfile()?;
     let told: String = problem.lines().map(|line| format!("# {line}\n")).collect();
-    file.write_all(format!("{ADVICE}{told}{before}").as_bytes())?;
+    let mut text = format!("{ADVICE}{told}{before}");
+    if matches.bool("windows-line-endings") {
+        text = text.replace('\n', "\r\n");
+    }
+    file.write_all(text.as_bytes())?;
     file.flush()?;
     launch(file.path())?;
     let mut after = String::new();
     std::fs::File::open(file.path())?.read_to_string(&mut after)?;
+    let after = after.replace("\r\n", "\n");
     let kept: String = after.split_inclusive('\n').filter(|line| !line.starts_with('#')).collect();
     Ok((!kept.trim().is_empty() && kept != before).then_some(kept))
 }

@@ -46,7 +46,7 @@ pub fn choose(config: &Config, matches: &Matches) -> Result<Resolved> {
     let cluster = match config.cluster(&cluster_name) {
         Some(cluster) => cluster.clone(),
         None if cluster_name.is_empty() => nothing(),
-        None => return Err(Failure::message(format!("cluster {cluster_name:?} does not exist"))),
+        None => return Err(Failure::message(format!("no server found for cluster {cluster_name:?}"))),
     };
     let user = match config.user(&user_name) {
         Some(user) => user.clone(),
@@ -60,6 +60,10 @@ pub fn choose(config: &Config, matches: &Matches) -> Result<Resolved> {
 pub fn namespace(config: &Config, matches: &Matches) -> Result<(String, bool)> {
     if let Some(namespace) = matches.opt("namespace") {
         return Ok((namespace.to_string(), true));
+    }
+    let name = matches.opt("context").unwrap_or(&config.current_context);
+    if !name.is_empty() && config.context(name).is_none() {
+        return Err(invalid(&[format!("context was not found for specified context: {name}")]));
     }
     let resolved = choose(config, matches)?;
     let of_context = resolved.context["namespace"].as_str().unwrap_or_default();
@@ -180,7 +184,12 @@ pub async fn connection(places: &Places, config: &Config, matches: &Matches, env
     add(&mut headers, "user-agent", &user_agent())?;
     // Nobody says who they are to a server that can't prove who it is.
     let certificate = match server.starts_with("https://") {
-        true => credentials(places, &user, &cluster, (&server, &ca), env, &mut headers).await?,
+        true => {
+            let files = if matches.has("filename") { matches.list("filename") } else { Vec::new() };
+            let stdin_in_use = files.iter().chain(&matches.args).any(|word| word == "-");
+            let place = Place { server: &server, ca: &ca, stdin_in_use };
+            credentials(places, &user, &cluster, place, env, &mut headers).await?
+        }
         false => None,
     };
     impersonation(&user, matches, &mut headers)?;
@@ -194,12 +203,19 @@ pub async fn connection(places: &Places, config: &Config, matches: &Matches, env
     })
 }
 
+/// What a credential plugin is told of, and whether it may talk to the person.
+struct Place<'a> {
+    server: &'a str,
+    ca: &'a [u8],
+    stdin_in_use: bool,
+}
+
 /// Adds the Authorization header; the client certificate, if that is how the user proves who it is.
 async fn credentials(
     places: &Places,
     user: &Entry,
     cluster: &Entry,
-    (server, ca): (&str, &[u8]),
+    place: Place<'_>,
     env: &env::Env,
     headers: &mut Vec<(HeaderName, HeaderValue)>,
 ) -> Result<Option<Arc<CertifiedKey>>> {
@@ -207,8 +223,8 @@ async fn credentials(
     let mut chain = material(user, "client-certificate", "client-cert", whose)?;
     let mut key = material(user, "client-key", "client-key", whose)?;
     let mut token = token(user)?;
-    if token.is_none() && user.value["exec"].is_object() {
-        let credential = exec::credential(user, cluster, server, ca).await?;
+    if token.is_none() && chain.is_none() && user.value["exec"].is_object() {
+        let credential = exec::credential(user, cluster, place.server, place.ca, place.stdin_in_use).await?;
         token = credential.token;
         chain = credential.certificate.or(chain);
         key = credential.key.or(key);
@@ -296,7 +312,10 @@ fn impersonation(user: &Entry, matches: &Matches, headers: &mut Vec<(HeaderName,
     };
     if name.is_empty() {
         if !groups.is_empty() || !uid.is_empty() || matches.changed("as-user-extra") {
-            return Err(Failure::message("requesting uid, groups or user-extra without impersonating a user"));
+            return Err(Failure::message(format!(
+                "requesting uid, groups or user-extra for {} without impersonating a user",
+                user.name
+            )));
         }
         return Ok(());
     }

@@ -94,6 +94,12 @@ impl Pruning {
                 "--prune is in alpha and doesn't currently work on objects created by server-side apply",
             ));
         }
+        let listed = matches.list("prune-allowlist");
+        if let Some(kind) = listed.iter().find(|kind| parent.is_none() && kind.split('/').count() != 3) {
+            return Err(Failure::message(format!(
+                "invalid GroupVersionKind format: {kind}, please follow <group/version/kind>"
+            )));
+        }
         Ok(Self {
             selector: selection.selector.clone(),
             namespace: selection.namespace.clone(),

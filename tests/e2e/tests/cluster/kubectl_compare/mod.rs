@@ -135,6 +135,8 @@ fn same(text: &str) -> String {
         let word = word.trim_matches(['"', ',', '\'']);
         word.len() >= 20 && word.ends_with('Z') && word.as_bytes()[10] == b'T'
     };
+    // As `describe` writes them.
+    let is_clock = |word: &str| word.len() == 8 && word.split(':').all(|part| part.len() == 2) && word.contains(':');
     let is_uid = |word: &str| word.len() >= 36 && word.matches('-').count() == 4 && !word.contains('/');
     let lines = text.lines().filter(|line| !line.contains("memcache.go") && !line.contains("resourceVersion"));
     // The other program's name, and diff's temporary files.
@@ -144,7 +146,7 @@ fn same(text: &str) -> String {
         let line = line.replace("kubectl-1.35", "kubectl");
         let words = line
             .split_whitespace()
-            .map(|word| if is_age(word) || is_time(word) || is_uid(word) { "AGE" } else { word });
+            .map(|word| if is_age(word) || is_time(word) || is_clock(word) || is_uid(word) { "AGE" } else { word });
         // A logged line begins with severity and date, time, process and place.
         let words: Vec<&str> = words.collect();
         match words.as_slice() {
