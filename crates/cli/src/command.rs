@@ -171,13 +171,25 @@ pub fn complete(root: &'static Command, words: &[String]) -> Completion {
     Completion::Arguments(command.name, given)
 }
 
+/// Words of other programs, and what they are called here.
+const MEANT: [(&str, &str); 5] = [("list", "get"), ("ps", "get"), ("list", "wait"), ("ps", "wait"), ("rm", "delete")];
+
 fn unknown_command(command: &Command, path: &str, argument: &str) -> Failure {
+    // Groups refuse it in words of their own; the root alone is a parser's business.
+    if path.contains(' ') {
+        return Failure::usage(format!("unknown command {argument:?}"));
+    }
     let mut text = format!("error: unknown command {argument:?} for {path:?}");
     let near: Vec<&str> = command
         .commands
         .iter()
         .map(|c| c.name)
-        .filter(|name| distance(name, argument) <= 2 || name.starts_with(&argument.to_lowercase()))
+        .filter(|name| {
+            let typed = argument.to_lowercase();
+            distance(name, argument) <= 2
+                || name.starts_with(&typed)
+                || MEANT.iter().any(|(word, own)| *word == typed && own == name)
+        })
         .collect();
     if !near.is_empty() {
         text.push_str("\n\nDid you mean this?\n");
@@ -210,7 +222,7 @@ fn flag_lines(flags: FlagTables) -> String {
         let short = flag.short.map_or_else(|| "    ".to_string(), |c| format!("-{c}, "));
         let default = match flag.kind {
             Kind::String => format!("='{}'", flag.default),
-            Kind::List | Kind::Array => "=[]".to_string(),
+            Kind::List | Kind::Array => format!("=[{}]", flag.default),
             _ => format!("={}", flag.default),
         };
         text.push_str(&format!("    {short}--{}{default}:\n        {}.\n\n", flag.name, flag.help));
@@ -267,6 +279,7 @@ mod tests {
         check("", "help");
         check("version --help", "help");
         check("versoin", "error: unknown command \"versoin\" for \"kubectl\"\n\nDid you mean this?\n\tversion\n");
+        check("list", "error: unknown command \"list\" for \"kubectl\"\n\nDid you mean this?\n\tget\n\twait\n");
         check("version --nope", "error: unknown flag: --nope\nSee 'kubectl version --help' for usage.");
     }
 }

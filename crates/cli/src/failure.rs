@@ -22,6 +22,8 @@ pub enum Failure {
     Connection { server: String, refused: bool, cause: String },
     /// Several, one line each.
     Several(Vec<Failure>),
+    /// Something was printed before it went wrong.
+    Printed { printed: String, failure: Box<Failure> },
     /// Everything was said already.
     Exit(u8),
 }
@@ -166,6 +168,7 @@ impl Failure {
                     _ => format!("[{}]", texts.join(", ")),
                 }
             }
+            Self::Printed { failure, .. } => failure.text(),
             Self::Exit(_) => "exit".to_string(),
         }
     }
@@ -186,6 +189,7 @@ impl Failure {
             Self::Message(text) | Self::Usage(text) | Self::Flag(text) => format!("error: {text}"),
             Self::Plain(text) => text.clone(),
             Self::Several(all) => all.iter().map(Self::line).collect::<Vec<_>>().join("\n"),
+            Self::Printed { failure, .. } => failure.line(),
             Self::Exit(_) => String::new(),
         }
     }
@@ -194,6 +198,7 @@ impl Failure {
     pub fn report(&self, command: &str) -> (String, u8) {
         match self {
             Self::Exit(code) => (String::new(), *code),
+            Self::Printed { failure, .. } => failure.report(command),
             Self::Usage(text) => (format!("error: {text}\nSee '{command} -h' for help and examples"), 1),
             Self::Flag(text) => (format!("error: {text}\nSee '{command} --help' for usage."), 1),
             Self::Status(status) if status.reason == "Invalid" => (invalid(status), 1),
@@ -237,6 +242,16 @@ fn invalid(status: &Status) -> String {
         [] => start,
         [one] => format!("{start}: {one}"),
         many => format!("{start}: \n* {}", many.join("\n* ")),
+    }
+}
+
+/// The system's words as Go's.
+pub fn go_error(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "no such file or directory".to_string(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_string(),
+        std::io::ErrorKind::IsADirectory => "is a directory".to_string(),
+        _ => error.to_string(),
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::LocalBoxFuture};
-use http::{Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response};
 use serde_json::Value;
 
 use crate::{
@@ -54,10 +54,10 @@ impl FakeServer {
 }
 
 #[derive(Clone, Default)]
-struct Memory(Rc<RefCell<Vec<u8>>>);
+pub struct Memory(Rc<RefCell<Vec<u8>>>);
 
 impl Memory {
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.borrow()).into_owned()
     }
 }
@@ -76,6 +76,12 @@ impl Write for Memory {
 impl Transport for FakeServer {
     fn server(&self) -> &str {
         "https://fake.test"
+    }
+
+    fn headers(&self) -> &[(HeaderName, HeaderValue)] {
+        static TOKEN: [(HeaderName, HeaderValue); 1] =
+            [(http::header::AUTHORIZATION, HeaderValue::from_static("Bearer secret"))];
+        &TOKEN
     }
 
     fn send(&self, request: Request<Bytes>) -> LocalBoxFuture<'_, Result<Response<Body>>> {

@@ -86,11 +86,22 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
             (Err(failure::Failure::Exit(1)), String::new())
         }
         Ok(Invocation::Run(command, matches)) => {
+            // `create` alone may be continued by plugins.
+            if matches.command == "kubectl create"
+                && !matches.args.is_empty()
+                && args.first().is_some_and(|word| word == "create")
+                && let Some(failure) = verbs::become_plugin(args, 2)
+            {
+                output.warn(&failure.report(&matches.command).0);
+                return 1;
+            }
+            matches.deprecations.iter().for_each(|text| output.warn(text));
             let session = open(output.clone(), &matches);
             let typed = matches.command.clone();
-            let ran = match command.run {
-                Some(run) => run(&session, &matches).await,
-                None => Ok(()),
+            let ran = match (flags::globals::unavailable(&session.matches), command.run) {
+                (Err(failure), _) => Err(failure),
+                (Ok(()), Some(run)) => run(&session, &matches).await,
+                (Ok(()), None) => Ok(()),
             };
             (ran.and_then(|()| session.after()), typed)
         }
@@ -98,7 +109,13 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
             // What is no command of ours may be a plugin's.
             let named =
                 matches!(failure, failure::Failure::Plain(_)) && args.first().is_some_and(|w| !w.starts_with('-'));
-            let plugin = if named { verbs::become_plugin(args) } else { None };
+            let plugin = match args.first().filter(|word| word.starts_with('-')) {
+                Some(flag) if matches!(failure, failure::Failure::Plain(_)) => {
+                    Some(failure::Failure::Plain(format!("Error: flags cannot be placed before plugin name: {flag}")))
+                }
+                _ if named => verbs::become_plugin(args, 1),
+                _ => None,
+            };
             (Err(plugin.unwrap_or(failure)), command)
         }
     };
@@ -106,6 +123,9 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
     match result {
         Ok(()) => 0,
         Err(failure) => {
+            if let failure::Failure::Printed { printed, .. } = &failure {
+                output.print(printed);
+            }
             let (text, code) = failure.report(&command);
             if !text.is_empty() {
                 output.warn(text.trim_end_matches('\n'));
@@ -118,6 +138,7 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
 
 /// The objects that a kustomization directory comes to.
 pub(crate) fn kustomize_objects(directory: &str) -> failure::Result<Vec<serde_json::Value>> {
+    verbs::must_be_there(directory)?;
     let built = kustomize::build(directory, &generate::source_files::Disk).map_err(failure::Failure::message)?;
     built.warnings.iter().for_each(|warning| eprintln!("{warning}"));
     Ok(built.objects)

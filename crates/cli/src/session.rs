@@ -100,10 +100,10 @@ impl Session {
         }
         let timeout = self.request_timeout()?;
         let config = self.config()?;
-        if self.verbosity() >= 1 {
+        if self.verbosity() >= 6 {
             for file in self.places().files.iter().filter(|f| f.exists()) {
                 let text = format!("Config loaded from file:  {}", file.display());
-                crate::rest::log::line(&self.env, &self.output, "loader.go:402", &text);
+                crate::rest::log::line(&self.env, &self.output, "loader.go:405", &text);
             }
         }
         let connection = resolve::connection(&self.places(), config, &self.matches, &self.env).await?;

@@ -56,6 +56,13 @@ impl Related {
     }
 }
 
+/// A pod template alone, with tabs where columns would be: `rollout history` aligns none.
+pub fn pod_template(template: &Value, now: Timestamp) -> String {
+    let mut w = Writer::new();
+    pod::template(&mut w, template, &Context { now, zone: TimeZone::system() });
+    w.unaligned()
+}
+
 type Describe = fn(&mut Writer, &Value, &Related, &Context) -> Result<(), String>;
 
 struct Describer {

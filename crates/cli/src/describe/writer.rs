@@ -41,6 +41,11 @@ impl Writer {
         self.indent -= levels;
     }
 
+    /// With its tabs.
+    pub fn unaligned(self) -> String {
+        self.text
+    }
+
     pub fn finish(mut self) -> String {
         self.flush();
         self.aligned

@@ -45,6 +45,9 @@ impl Discovery {
         let lower = argument.to_lowercase();
         let mut parts = lower.splitn(3, '.');
         let word = parts.next().unwrap_or_default();
+        if word.is_empty() {
+            return None;
+        }
         match (parts.next(), parts.next()) {
             (None, _) => self.by_word(word, None, None),
             (Some(group), None) => self.by_word(word, Some(group), None),
@@ -74,12 +77,31 @@ impl Discovery {
 }
 
 impl Session {
+    /// A short name may be that of several resources; the first in the server's order is meant.
+    fn warn_of_others(&self, discovery: &Discovery, argument: &str, found: &ApiResource) {
+        if !found.short_names.iter().any(|short| short == argument) {
+            return;
+        }
+        let mut named = vec![found.qualified()];
+        for other in discovery.resources.iter().filter(|r| r.short_names.iter().any(|short| short == argument)) {
+            let other = other.qualified();
+            if !named.contains(&other) {
+                self.output.warn(&format!(
+                    "Warning: short name {argument:?} could also match lower priority resource {other}"
+                ));
+                named.push(other);
+            }
+        }
+    }
+
     /// The resource that `argument` names.
     pub async fn resource(&self, argument: &str) -> Result<Rc<ApiResource>> {
         if let Some(found) = self.discovery().await?.find(argument) {
+            self.warn_of_others(&*self.discovery().await?, argument, &found);
             return Ok(found);
         }
         if let Some(found) = self.rediscovered().await?.find(argument) {
+            self.warn_of_others(&*self.discovery().await?, argument, &found);
             return Ok(found);
         }
         let word = argument.split('.').next().unwrap_or(argument);

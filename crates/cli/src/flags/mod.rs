@@ -30,10 +30,12 @@ pub struct Flag {
     pub bare: Option<&'static str>,
     pub help: &'static str,
     pub hidden: bool,
+    /// Said on standard error when it is given.
+    pub deprecated: Option<&'static str>,
 }
 
 const fn flag(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
-    Flag { name, short: None, kind, default, bare: None, help, hidden: false }
+    Flag { name, short: None, kind, default, bare: None, help, hidden: false, deprecated: None }
 }
 
 pub const fn boolean(name: &'static str, default: &'static str, help: &'static str) -> Flag {
@@ -48,6 +50,11 @@ pub const fn string(name: &'static str, default: &'static str, help: &'static st
 
 pub const fn list(name: &'static str, help: &'static str) -> Flag {
     flag(name, Kind::List, "", help)
+}
+
+/// A list with something in it when nobody says.
+pub const fn list_of(name: &'static str, default: &'static str, help: &'static str) -> Flag {
+    flag(name, Kind::List, default, help)
 }
 
 pub const fn array(name: &'static str, help: &'static str) -> Flag {
@@ -70,6 +77,11 @@ impl Flag {
 
     pub const fn bare(mut self, value: &'static str) -> Self {
         self.bare = Some(value);
+        self
+    }
+
+    pub const fn deprecated(mut self, text: &'static str) -> Self {
+        self.deprecated = Some(text);
         self
     }
 

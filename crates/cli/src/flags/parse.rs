@@ -13,6 +13,10 @@ pub struct Matches {
     values: HashMap<&'static str, Vec<String>>,
     defaults: HashMap<&'static str, &'static str>,
     pub args: Vec<String>,
+    /// The flags as they stood in the line.
+    pub given: Vec<(&'static str, String)>,
+    /// What is said about flags that should not be used any more.
+    pub deprecations: Vec<String>,
     /// How many arguments stood before `--`.
     pub args_before_dash: Option<usize>,
     /// The command as typed, such as `kubectl get`.
@@ -74,6 +78,10 @@ impl Matches {
     }
 
     pub fn set(&mut self, flag: &Flag, value: &str) {
+        self.given.push((flag.name, value.to_string()));
+        if let Some(text) = flag.deprecated {
+            self.deprecations.push(format!("Flag --{} has been deprecated, {text}", flag.name));
+        }
         let values = self.values.entry(flag.name).or_default();
         match flag.kind {
             Kind::List => values.extend(value.split(',').map(str::to_string)),

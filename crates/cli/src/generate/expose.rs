@@ -80,6 +80,7 @@ fn ports_of(object: &Value) -> Vec<(i64, String)> {
 pub fn can_be_exposed(group: &str, kind: &str) -> Result<(), String> {
     match (group, kind) {
         ("", "ReplicationController" | "Service" | "Pod") | ("apps", "Deployment" | "ReplicaSet") => Ok(()),
+        _ if group.is_empty() => Err(format!("cannot expose a {kind}")),
         _ => Err(format!("cannot expose a {kind}.{group}")),
     }
 }

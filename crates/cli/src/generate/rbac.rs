@@ -61,7 +61,7 @@ pub fn verbs(given: &[String]) -> Vec<String> {
 /// What is said of a verb that servers do not know.
 pub fn verb_warnings(verbs: &[String]) -> Vec<String> {
     let unknown = verbs.iter().filter(|verb| !RESOURCE_VERBS.contains(&verb.as_str()));
-    unknown.map(|verb| format!("'{verb}' is not a standard resource verb")).collect()
+    unknown.map(|verb| format!("Warning: '{verb}' is not a standard resource verb")).collect()
 }
 
 /// Resources of one group share a rule; a rule for each group in the order in which they were named.

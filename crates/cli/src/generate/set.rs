@@ -10,13 +10,15 @@ use crate::{describe::fields::list, template::go_format::quote};
 /// The pod spec of an object.
 pub fn pod_spec(object: &mut Value) -> Result<&mut Value, String> {
     let kind = object["kind"].as_str().unwrap_or_default().to_string();
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    let version = version.rsplit('/').next().unwrap_or_default().to_string();
     let place = match kind.as_str() {
         "Pod" => "/spec",
         "CronJob" => "/spec/jobTemplate/spec/template/spec",
         _ => "/spec/template/spec",
     };
     let spec = object.pointer_mut(place).filter(|spec| spec.is_object());
-    spec.ok_or_else(|| format!("the object is not a pod or does not have a pod template: {kind}"))
+    spec.ok_or_else(|| format!("the object is not a pod or does not have a pod template: *{version}.{kind}"))
 }
 
 /// Whether a container's name fits `*`, a name, or a name with wildcards.
@@ -152,10 +154,7 @@ pub fn service_account(object: &mut Value, name: &str) -> Result<(), String> {
 pub fn selector(object: &mut Value, text: &str) -> Result<(), String> {
     let selector = label_selector(text)?;
     if object["kind"] != "Service" {
-        return Err(format!(
-            "setting a selector is only supported for Services, not for {}",
-            object["kind"].as_str().unwrap_or_default()
-        ));
+        return Err("setting a selector is only supported for Services".to_string());
     }
     if selector["matchExpressions"].is_array() {
         return Err(format!(

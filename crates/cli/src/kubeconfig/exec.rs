@@ -22,7 +22,14 @@ fn failed(cause: String) -> Failure {
     Failure::Connection { server: String::new(), refused: false, cause: format!("getting credentials: {cause}") }
 }
 
-pub async fn credential(user: &Entry, cluster: &Entry, server: &str, ca: &[u8]) -> Result<Credential> {
+/// `stdin_in_use`: the command reads its own input there.
+pub async fn credential(
+    user: &Entry,
+    cluster: &Entry,
+    server: &str,
+    ca: &[u8],
+    stdin_in_use: bool,
+) -> Result<Credential> {
     let exec = &user.value["exec"];
     let text = |field: &str| exec[field].as_str().unwrap_or_default();
     let version = text("apiVersion");
@@ -43,7 +50,12 @@ pub async fn credential(user: &Entry, cluster: &Entry, server: &str, ca: &[u8]) 
     let terminal = std::io::stdin().is_terminal();
     let interactive = match interactive_mode {
         "Never" => false,
-        "IfAvailable" => terminal,
+        "IfAvailable" => terminal && !stdin_in_use,
+        "Always" if stdin_in_use => {
+            return Err(failed(
+                "exec plugin cannot support interactive mode: standard input is unavailable: used by stdin resource manifest reader".to_string(),
+            ));
+        }
         "Always" if !terminal => {
             return Err(failed(
                 "exec plugin cannot support interactive mode: standard input is not a terminal".to_string(),

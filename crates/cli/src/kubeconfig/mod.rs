@@ -120,8 +120,8 @@ impl Config {
                 .map_err(|e| format!("couldn't get version/kind; json parse error: {e}"))?,
         };
         let kind = value["kind"].as_str().unwrap_or("Config");
-        if kind != "Config" {
-            let version = value["apiVersion"].as_str().unwrap_or("v1");
+        let version = value["apiVersion"].as_str().unwrap_or("v1");
+        if kind != "Config" || version != "v1" {
             return Err(format!(
                 "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:110\""
             ));
@@ -253,6 +253,11 @@ mod tests {
         ));
         assert_eq!(merged.current_context, "a");
         assert_eq!(merged.cluster("one").map(|e| e.value["server"].clone()), Some("http://first".into()));
+        let foreign = Config::parse("apiVersion: v-1\nkind: Config\n", Path::new("/x/3"));
+        assert_eq!(
+            foreign.err().as_deref(),
+            Some("no kind \"Config\" is registered for version \"v-1\" in scheme \"pkg/runtime/scheme.go:110\"")
+        );
         assert_eq!(merged.cluster("two").map(|e| e.file.clone()), Some(PathBuf::from("/x/2")));
     }
 }

@@ -6,6 +6,7 @@ use std::{path::Path, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::{HeaderName, HeaderValue, header};
+use rustls::sign::CertifiedKey;
 use serde_json::Value;
 
 use super::{Config, Entry, Places, exec, oidc};
@@ -45,7 +46,7 @@ pub fn choose(config: &Config, matches: &Matches) -> Result<Resolved> {
     let cluster = match config.cluster(&cluster_name) {
         Some(cluster) => cluster.clone(),
         None if cluster_name.is_empty() => nothing(),
-        None => return Err(Failure::message(format!("cluster {cluster_name:?} does not exist"))),
+        None => return Err(Failure::message(format!("no server found for cluster {cluster_name:?}"))),
     };
     let user = match config.user(&user_name) {
         Some(user) => user.clone(),
@@ -59,6 +60,10 @@ pub fn choose(config: &Config, matches: &Matches) -> Result<Resolved> {
 pub fn namespace(config: &Config, matches: &Matches) -> Result<(String, bool)> {
     if let Some(namespace) = matches.opt("namespace") {
         return Ok((namespace.to_string(), true));
+    }
+    let name = matches.opt("context").unwrap_or(&config.current_context);
+    if !name.is_empty() && config.context(name).is_none() {
+        return Err(invalid(&[format!("context was not found for specified context: {name}")]));
     }
     let resolved = choose(config, matches)?;
     let of_context = resolved.context["namespace"].as_str().unwrap_or_default();
@@ -110,10 +115,11 @@ fn material(entry: &Entry, field: &str, what: &str, whose: &str) -> Result<Optio
     })
 }
 
-fn server_address(server: &str) -> String {
+/// An address without a scheme is one of TLS if anything else speaks of TLS.
+fn server_address(server: &str, speaks_of_tls: bool) -> String {
     let server = match server.contains("://") {
         true => server.to_string(),
-        false => format!("http://{server}"),
+        false => format!("{}://{server}", if speaks_of_tls { "https" } else { "http" }),
     };
     server.trim_end_matches('/').to_string()
 }
@@ -160,55 +166,33 @@ pub async fn connection(places: &Places, config: &Config, matches: &Matches, env
             user.value["tokenFile"] = POD_TOKEN.into();
         }
     }
+    let insecure = cluster.value["insecure-skip-tls-verify"].as_bool().unwrap_or(false);
+    let ca = material(&cluster, "certificate-authority", "certificate-authority", &cluster.name)?.unwrap_or_default();
+    if insecure && !ca.is_empty() {
+        return Err(Failure::message("specifying a root certificates file with the insecure flag is not allowed"));
+    }
+    let has_certificate =
+        ["client-certificate", "client-certificate-data"].iter().any(|field| user.value[*field].is_string());
     let server = match cluster.value["server"].as_str().unwrap_or_default() {
         "" if !cluster.name.is_empty() => {
             return Err(invalid(&[format!("no server found for cluster {:?}", cluster.name)]));
         }
         "" => "http://localhost:8080".to_string(),
-        server => server_address(server),
+        server => server_address(server, insecure || has_certificate || !ca.is_empty()),
     };
-    let insecure = cluster.value["insecure-skip-tls-verify"].as_bool().unwrap_or(false);
-    let whose = &user.name;
-    let ca = material(&cluster, "certificate-authority", "certificate-authority", &cluster.name)?.unwrap_or_default();
-    if insecure && !ca.is_empty() {
-        return Err(Failure::message("specifying a root certificates file with the insecure flag is not allowed"));
-    }
-    let mut chain = material(&user, "client-certificate", "client-cert", whose)?;
-    let mut key = material(&user, "client-key", "client-key", whose)?;
     let mut headers = Vec::new();
     add(&mut headers, "user-agent", &user_agent())?;
-    let mut token = token(&user)?;
-    if token.is_none() && user.value["exec"].is_object() {
-        let credential = exec::credential(&user, &cluster, &server, &ca).await?;
-        token = credential.token;
-        chain = credential.certificate.or(chain);
-        key = credential.key.or(key);
-    }
-    if token.is_none() && user.value["auth-provider"]["name"] == "oidc" {
-        token = Some(oidc::id_token(places, &user, env).await?);
-    }
-    match (token, user.value["username"].as_str().filter(|u| !u.is_empty())) {
-        (Some(token), _) => add(&mut headers, "authorization", &format!("Bearer {token}"))?,
-        (None, Some(name)) => {
-            let pair = format!("{name}:{}", user.value["password"].as_str().unwrap_or_default());
-            add(&mut headers, "authorization", &format!("Basic {}", BASE64_STANDARD.encode(pair)))?;
+    // Nobody says who they are to a server that can't prove who it is.
+    let certificate = match server.starts_with("https://") {
+        true => {
+            let files = if matches.has("filename") { matches.list("filename") } else { Vec::new() };
+            let stdin_in_use = files.iter().chain(&matches.args).any(|word| word == "-");
+            let place = Place { server: &server, ca: &ca, stdin_in_use };
+            credentials(places, &user, &cluster, place, env, &mut headers).await?
         }
-        (None, None) => {}
-    }
-    impersonation(&user, matches, &mut headers)?;
-    let certificate = match (chain, key) {
-        (Some(chain), Some(key)) => {
-            Some(Arc::new(client::certified_key(&chain, &key).map_err(|e| {
-                Failure::message(format!("tls: failed to find any PEM data in certificate input: {e}"))
-            })?))
-        }
-        (Some(_), None) => {
-            return Err(invalid(&[format!(
-                "client-key-data or client-key must be specified for {whose} to use the clientCert authentication method."
-            )]));
-        }
-        _ => None,
+        false => None,
     };
+    impersonation(&user, matches, &mut headers)?;
     Ok(Connection {
         server,
         certificate_authority: ca,
@@ -219,8 +203,61 @@ pub async fn connection(places: &Places, config: &Config, matches: &Matches, env
     })
 }
 
+/// What a credential plugin is told of, and whether it may talk to the person.
+struct Place<'a> {
+    server: &'a str,
+    ca: &'a [u8],
+    stdin_in_use: bool,
+}
+
+/// Adds the Authorization header; the client certificate, if that is how the user proves who it is.
+async fn credentials(
+    places: &Places,
+    user: &Entry,
+    cluster: &Entry,
+    place: Place<'_>,
+    env: &env::Env,
+    headers: &mut Vec<(HeaderName, HeaderValue)>,
+) -> Result<Option<Arc<CertifiedKey>>> {
+    let whose = &user.name;
+    let mut chain = material(user, "client-certificate", "client-cert", whose)?;
+    let mut key = material(user, "client-key", "client-key", whose)?;
+    let mut token = token(user)?;
+    if token.is_none() && chain.is_none() && user.value["exec"].is_object() {
+        let credential = exec::credential(user, cluster, place.server, place.ca, place.stdin_in_use).await?;
+        token = credential.token;
+        chain = credential.certificate.or(chain);
+        key = credential.key.or(key);
+    }
+    if token.is_none() && user.value["auth-provider"]["name"] == "oidc" {
+        token = Some(oidc::id_token(places, user, env).await?);
+    }
+    match (token, user.value["username"].as_str().filter(|u| !u.is_empty())) {
+        (Some(token), _) => add(headers, "authorization", &format!("Bearer {token}"))?,
+        (None, Some(name)) => {
+            let pair = format!("{name}:{}", user.value["password"].as_str().unwrap_or_default());
+            add(headers, "authorization", &format!("Basic {}", BASE64_STANDARD.encode(pair)))?;
+        }
+        (None, None) => {}
+    }
+    match (chain, key) {
+        (Some(chain), Some(key)) => client::certified_key(&chain, &key)
+            .map(|key| Some(Arc::new(key)))
+            .map_err(|e| Failure::message(format!("tls: failed to find any PEM data in certificate input: {e}"))),
+        (Some(_), None) => Err(invalid(&[format!(
+            "client-key-data or client-key must be specified for {whose} to use the clientCert authentication method."
+        )])),
+        _ => Ok(None),
+    }
+}
+
 pub fn user_agent() -> String {
-    format!("kubectl/v1.35.0 (linux/{}) kubernetes/minke", std::env::consts::ARCH)
+    let machine = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("kubectl/{} (linux/{machine}) kubernetes/minke", crate::session::CLIENT_VERSION)
 }
 
 fn override_user(user: &mut Entry, matches: &Matches, here: &Path) -> Result<()> {
@@ -275,7 +312,10 @@ fn impersonation(user: &Entry, matches: &Matches, headers: &mut Vec<(HeaderName,
     };
     if name.is_empty() {
         if !groups.is_empty() || !uid.is_empty() || matches.changed("as-user-extra") {
-            return Err(Failure::message("requesting uid, groups or user-extra without impersonating a user"));
+            return Err(Failure::message(format!(
+                "requesting uid, groups or user-extra for {} without impersonating a user",
+                user.name
+            )));
         }
         return Ok(());
     }

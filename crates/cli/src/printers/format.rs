@@ -207,7 +207,7 @@ impl Printer {
             }
             Format::GoTemplate(template) => template
                 .render(object)
-                .map_err(|e| Failure::Several(vec![Failure::Plain(e.written), Failure::message(e.message)])),
+                .map_err(|e| Failure::Printed { printed: e.written, failure: Box::new(Failure::message(e.message)) }),
             Format::CustomColumns { columns, headers } => {
                 let mut writer = super::columns::TabWriter::default();
                 if *headers && self.printed == 1 {

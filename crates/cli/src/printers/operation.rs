@@ -33,7 +33,8 @@ impl DryRun {
             "client" => Ok(Self::Client),
             "server" => Ok(Self::Server),
             "unchanged" => {
-                session.output.warn("W0000 00:00:00.000000 helpers.go:703] --dry-run is deprecated and can be replaced with --dry-run=client.");
+                let text = "--dry-run is deprecated and can be replaced with --dry-run=client.";
+                crate::rest::log::warning(&session.env, &session.output, "helpers.go:719", text);
                 Ok(Self::Client)
             }
             other => match other.parse::<bool>() {

@@ -36,7 +36,7 @@ fn split_pair(argument: &str) -> Result<Option<(String, String)>> {
 impl Selection {
     async fn types(&self, session: &Session, words: &str) -> Result<Vec<String>> {
         let mut found = Vec::new();
-        for word in words.split(',').filter(|w| !w.is_empty()) {
+        for word in words.split(',') {
             let members = match word.contains('.') {
                 true => Vec::new(),
                 false if session.discovery().await?.find(word).is_some() => Vec::new(),
@@ -98,7 +98,7 @@ impl Selection {
                 self.lists(session, &types).await
             }
             Named::Pairs(pairs) => {
-                if self.has_selector() && !self.arguments.iter().any(|a| a.contains('/')) {
+                if (self.has_selector() || self.all) && !self.arguments.iter().any(|a| a.contains('/')) {
                     return Err(Failure::message("name cannot be provided when a selector is specified"));
                 }
                 if self.has_selector() || self.all {

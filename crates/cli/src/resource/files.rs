@@ -88,7 +88,7 @@ async fn download(session: &Session, url: &str) -> Result<Vec<u8>> {
     }
 }
 
-fn parse(source: &str, bytes: &[u8], found: &mut Vec<Document>, failures: &mut Vec<Failure>) {
+fn parse(source: &str, bytes: &[u8], validate: bool, found: &mut Vec<Document>, failures: &mut Vec<Failure>) {
     let text = String::from_utf8_lossy(bytes);
     let texts = match text.trim_start().starts_with('{') {
         true => json_documents(&text),
@@ -101,7 +101,7 @@ fn parse(source: &str, bytes: &[u8], found: &mut Vec<Document>, failures: &mut V
     for text in texts {
         match yaml::read(text.as_bytes()) {
             Ok(Value::Null) => {}
-            Ok(object) => match check_type(source, &object) {
+            Ok(object) => match check_type(source, &object, validate) {
                 Ok(()) => found.push(Document { source: source.to_string(), object }),
                 Err(failure) => failures.push(failure),
             },
@@ -117,16 +117,17 @@ fn json_documents(text: &str) -> std::result::Result<Vec<String>, String> {
         match value {
             Ok(value) => found.push(value.to_string()),
             // YAML's flow style also begins with a brace.
-            Err(_) if found.is_empty() => {
+            Err(_) if found.is_empty() && yaml::read(text.as_bytes()).is_ok() => {
                 return Ok(yaml::documents(text).into_iter().map(str::to_string).collect());
             }
+            Err(error) if error.is_eof() => return Err("unexpected EOF".to_string()),
             Err(error) => return Err(format!("json: {error}")),
         }
     }
     Ok(found)
 }
 
-fn check_type(source: &str, object: &Value) -> Result<()> {
+fn check_type(source: &str, object: &Value, validate: bool) -> Result<()> {
     let broken = |field: &str| {
         let data = serde_json::to_string(object).unwrap_or_default();
         Failure::message(format!("unable to decode {source:?}: Object '{field}' is missing in '{data}'"))
@@ -136,10 +137,21 @@ fn check_type(source: &str, object: &Value) -> Result<()> {
             "error parsing {source}: error converting YAML to JSON: cannot unmarshal into an object"
         )));
     }
-    if object["kind"].as_str().unwrap_or_default().is_empty() {
+    let absent = |field: &str| object[field].as_str().unwrap_or_default().is_empty();
+    if validate && (absent("kind") || absent("apiVersion")) {
+        let why = match (absent("apiVersion"), absent("kind")) {
+            (true, true) => "[apiVersion not set, kind not set]",
+            (true, false) => "apiVersion not set",
+            _ => "kind not set",
+        };
+        return Err(Failure::message(format!(
+            "error validating {source:?}: error validating data: {why}; if you choose to ignore these errors, turn validation off with --validate=false"
+        )));
+    }
+    if absent("kind") {
         return Err(broken("Kind"));
     }
-    if object["apiVersion"].as_str().unwrap_or_default().is_empty() {
+    if absent("apiVersion") {
         return Err(broken("apiVersion"));
     }
     Ok(())
@@ -163,15 +175,15 @@ impl Selection {
                 stdin_read = true;
                 let mut bytes = Vec::new();
                 std::io::stdin().read_to_end(&mut bytes)?;
-                parse("STDIN", &bytes, &mut found, &mut failures);
+                parse("STDIN", &bytes, self.validate, &mut found, &mut failures);
             } else if name.starts_with("http://") || name.starts_with("https://") {
                 let bytes = download(session, name).await?;
-                parse(name, &bytes, &mut found, &mut failures);
+                parse(name, &bytes, self.validate, &mut found, &mut failures);
             } else {
                 for file in expand(name, self.recursive)? {
                     let bytes =
                         std::fs::read(&file).map_err(|e| Failure::message(format!("open {}: {e}", file.display())))?;
-                    parse(&file.display().to_string(), &bytes, &mut found, &mut failures);
+                    parse(&file.display().to_string(), &bytes, self.validate, &mut found, &mut failures);
                 }
             }
         }
@@ -222,7 +234,9 @@ impl Selection {
         let mut namespace = String::new();
         if resource.namespaced {
             let own = metadata(&object, "namespace").to_string();
-            if own.is_empty() {
+            if own.is_empty() && self.local {
+                // What no server is asked about stays as the file has it.
+            } else if own.is_empty() {
                 if !object["metadata"].is_object() {
                     object["metadata"] = Value::Object(Default::default());
                 }

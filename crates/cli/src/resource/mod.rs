@@ -24,6 +24,13 @@ pub const FILENAME: &[Flag] = &[
     string("kustomize", "", "Directory with a kustomization file").short('k'),
     boolean("recursive", "false", "Go into the directories of -f").short('R'),
 ];
+/// As the verbs take it that go into directories by themselves and know no kustomization.
+pub const PLAIN_FILENAME: &[Flag] = &[
+    list("filename", "Files, directories or URLs with the objects").short('f'),
+    boolean("recursive", "true", "Go into the directories of -f").short('R'),
+];
+/// Files alone.
+pub const FILES: &[Flag] = &[list("filename", "Files or URLs with the object").short('f')];
 pub const SELECTOR: &[Flag] = &[string("selector", "", "Label selector").short('l')];
 pub const FIELD_SELECTOR: &[Flag] = &[string("field-selector", "", "Field selector, such as metadata.name=web")];
 pub const ALL_NAMESPACES: &[Flag] = &[boolean("all-namespaces", "false", "Of all namespaces").short('A')];
@@ -88,6 +95,8 @@ pub struct Selection {
     pub single_type: bool,
     /// Names are taken as they are, without asking for the objects.
     pub no_fetch: bool,
+    /// Objects of files are checked before anything else is done with them.
+    pub validate: bool,
 }
 
 impl Selection {
@@ -112,6 +121,7 @@ impl Selection {
             chunk_size: if has("chunk-size") { matches.int("chunk-size") } else { 0 },
             subresource: text("subresource"),
             local: truth("local"),
+            validate: has("validate") && !["false", "ignore"].contains(&matches.str("validate")),
             ..Self::default()
         };
         if !selection.filenames.is_empty() && !selection.kustomize.is_empty() {

@@ -37,6 +37,7 @@ fn as_go_says(text: &str) -> String {
     let Some((head, rest)) = text.split_once(": line ") else { return text.to_string() };
     let Some((line, what)) = rest.split_once(": ") else { return text.to_string() };
     let what = what.rsplit(", ").next().unwrap_or(what);
+    let what = if what.starts_with("tabs disallowed") { "found character that cannot start any token" } else { what };
     let line: usize = line.parse().unwrap_or(1);
     let shown = if what.starts_with("did not find expected") { line.saturating_sub(1) } else { line };
     format!("{head}: line {shown}: {what}")

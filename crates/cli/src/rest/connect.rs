@@ -15,7 +15,7 @@ use hyper_util::{
 use rustls::{SignatureScheme, pki_types::ServerName, sign::CertifiedKey};
 use tokio::net::TcpStream;
 
-use super::{Body, Transport, Upgrade};
+use super::{Body, Transport, Upgrade, tls_error};
 use crate::failure::{Failure, Result};
 
 /// What a kubeconfig and the flags come to.
@@ -101,18 +101,24 @@ impl HttpTransport {
     }
 
     fn failure(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+        let host = host_of(&self.connection.server);
+        let name = name_of(&host);
         let mut text = error.to_string();
+        let mut of_tls = None;
         let mut refused = false;
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(cause) = source {
             if let Some(io) = cause.downcast_ref::<std::io::Error>() {
                 refused |= io.kind() == std::io::ErrorKind::ConnectionRefused;
+                of_tls = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).or(of_tls);
             }
+            of_tls = cause.downcast_ref::<rustls::Error>().or(of_tls);
             text = cause.to_string();
             source = cause.source();
         }
-        let host = host_of(&self.connection.server);
-        Failure::Connection { cause: worded(&text, &host), refused, server: host }
+        let asked = self.connection.tls_server_name.as_deref().unwrap_or(name);
+        let certificate = of_tls.and_then(|error| tls_error::words(error, asked));
+        Failure::Connection { cause: certificate.unwrap_or_else(|| worded(&text, name)), refused, server: host }
     }
 }
 
@@ -121,18 +127,13 @@ pub fn host_of(server: &str) -> String {
     behind.split('/').next().unwrap_or_default().to_string()
 }
 
-/// rustls' and the system's words as Go's.
-fn worded(text: &str, host: &str) -> String {
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-    if text.contains("UnknownIssuer") {
-        return "tls: failed to verify certificate: x509: certificate signed by unknown authority".to_string();
-    }
-    if text.contains("NotValidForName") || text.contains("not valid for name") {
-        return format!("tls: failed to verify certificate: x509: certificate is not valid for {name}");
-    }
-    if text.contains("Expired") {
-        return "tls: failed to verify certificate: x509: certificate has expired or is not yet valid".to_string();
-    }
+/// Without the port, and without the brackets of an IPv6 address.
+fn name_of(host: &str) -> &str {
+    host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']'])
+}
+
+/// The system's words as Go's.
+fn worded(text: &str, name: &str) -> String {
     if text.contains("failed to lookup address") {
         return format!("dial tcp: lookup {name}: no such host");
     }
@@ -145,6 +146,10 @@ fn worded(text: &str, host: &str) -> String {
 impl Transport for HttpTransport {
     fn server(&self) -> &str {
         &self.connection.server
+    }
+
+    fn headers(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.connection.headers
     }
 
     fn send(&self, mut request: Request<Bytes>) -> LocalBoxFuture<'_, Result<Response<Body>>> {

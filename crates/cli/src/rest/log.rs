@@ -5,12 +5,13 @@
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 
-use super::Body;
+use super::{Body, Transport};
 use crate::output::Output;
 
 pub struct RequestLog<'a> {
     verbosity: i64,
     verb: String,
+    path: String,
     url: String,
     output: &'a Output,
     env: &'a env::Env,
@@ -19,27 +20,72 @@ pub struct RequestLog<'a> {
 
 /// `I1118 02:51:20.000000   12345 round_trippers.go:527] …`
 pub fn line(env: &env::Env, output: &Output, place: &str, text: &str) {
+    severe('I', env, output, place, text);
+}
+
+/// A warning (`W`) is logged whatever `-v` says.
+pub fn warning(env: &env::Env, output: &Output, place: &str, text: &str) {
+    severe('W', env, output, place, text);
+}
+
+fn severe(severity: char, env: &env::Env, output: &Output, place: &str, text: &str) {
     let now = env.now().to_zoned(jiff::tz::TimeZone::system());
     let process = std::process::id();
-    output.warn(&format!("I{} {process:7} {place}] {text}", now.strftime("%m%d %H:%M:%S%.6f")));
+    output.warn(&format!("{severity}{} {process:7} {place}] {text}", now.strftime("%m%d %H:%M:%S%.6f")));
+}
+
+/// klog's form of a value: quoted in one line, as it is in several.
+fn value(text: &str) -> String {
+    match text.contains('\n') {
+        true => format!("<\n\t{}\n >", text.strip_suffix('\n').unwrap_or(text).replace('\n', "\n\t")),
+        false => format!("{text:?}"),
+    }
+}
+
+/// The name as Go writes it, the value without what proves who asks.
+fn shown((name, text): (&http::HeaderName, &http::HeaderValue)) -> String {
+    let text = String::from_utf8_lossy(text.as_bytes()).into_owned();
+    let text = match name == header::AUTHORIZATION {
+        true => match text.split_once(' ') {
+            Some((scheme, _)) if ["bearer", "basic", "negotiate"].contains(&scheme.to_lowercase().as_str()) => {
+                format!("{scheme} <masked>")
+            }
+            _ => "<masked>".to_string(),
+        },
+        false => text,
+    };
+    format!("{}: {text}", canonical(name.as_str()))
 }
 
 fn headers(map: &HeaderMap) -> String {
-    let mut lines: Vec<String> = map
-        .iter()
-        .map(|(name, value)| {
-            let shown = match name == header::AUTHORIZATION {
-                true => {
-                    let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
-                    format!("{} <masked>", text.split(' ').next().unwrap_or_default())
-                }
-                false => String::from_utf8_lossy(value.as_bytes()).into_owned(),
-            };
-            format!("\t{}: {shown}\n", canonical(name.as_str()))
-        })
-        .collect();
+    let mut lines: Vec<String> = map.iter().map(|header| shown(header) + "\n").collect();
     lines.sort();
-    format!("<\n{} >", lines.concat())
+    value(&lines.concat())
+}
+
+/// Where upstream's client logs the bodies of a request.
+fn place(verb: &str, path: &str) -> &'static str {
+    let parts: Vec<&str> = path.split('?').next().unwrap_or_default().trim_matches('/').split('/').collect();
+    // Behind the group and version, without a namespace.
+    let inside = match parts.as_slice() {
+        ["api"] => return "discovery_client.go:255",
+        ["apis"] => return "discovery_client.go:318",
+        ["api", _] | ["apis", _, _] => return "discovery_client.go:413",
+        ["api", _, inside @ ..] | ["apis", _, _, inside @ ..] => inside,
+        _ => return "raw.go:84",
+    };
+    let named = match inside {
+        ["namespaces", _, inside @ ..] if !inside.is_empty() => inside.len() > 1,
+        inside => inside.len() > 1,
+    };
+    match verb {
+        "GET" if named => "helper.go:105",
+        "GET" => "helper.go:113",
+        "POST" => "helper.go:246",
+        "PATCH" => "helper.go:269",
+        "PUT" => "helper.go:319",
+        _ => "helper.go:202",
+    }
 }
 
 fn canonical(name: &str) -> String {
@@ -53,7 +99,7 @@ fn canonical(name: &str) -> String {
 impl<'a> RequestLog<'a> {
     pub fn begin(
         verbosity: i64,
-        server: &str,
+        transport: &dyn Transport,
         request: &Request<Bytes>,
         output: &'a Output,
         env: &'a env::Env,
@@ -61,26 +107,29 @@ impl<'a> RequestLog<'a> {
         let log = Self {
             verbosity,
             verb: request.method().to_string(),
-            url: format!("{server}{}", request.uri()),
+            path: request.uri().to_string(),
+            url: format!("{}{}", transport.server(), request.uri()),
             output,
             env,
             start: env.monotonic(),
         };
-        if !request.body().is_empty() {
-            body(verbosity, "Request Body", request.body(), output, env);
+        log.body("Request Body", request.body());
+        if verbosity < 7 {
+            return log;
+        }
+        let mut sent = request.headers().clone();
+        for (name, value) in transport.headers() {
+            sent.append(name.clone(), value.clone());
         }
         let said = match verbosity {
-            ..7 => return log,
-            7..9 => {
-                format!("\"Request\" verb={:?} url={:?} headers={}", log.verb, log.url, headers(request.headers()))
-            }
-            _ => format!("\"Request\" curlCommand=<\n\t{}\n >", curl(&log.verb, &log.url, request.headers())),
+            7 | 8 => format!("verb={:?} url={:?} headers={}", log.verb, log.url, headers(&sent)),
+            _ => format!("curlCommand={}", value(&(curl(&log.verb, &log.url, &sent) + "\n"))),
         };
-        line(env, output, "round_trippers.go:527", &said);
+        line(env, output, "round_trippers.go:527", &format!("\"Request\" {said}"));
         log
     }
 
-    pub fn end(self, response: Option<&Response<Body>>) {
+    pub fn end(&self, response: Option<&Response<Body>>) {
         if self.verbosity < 6 {
             return;
         }
@@ -88,54 +137,134 @@ impl<'a> RequestLog<'a> {
             let reason = r.status().canonical_reason().unwrap_or_default();
             format!("{} {reason}", r.status().as_u16())
         });
-        let status = status.unwrap_or_default();
         let mut said = "\"Response\"".to_string();
         if self.verbosity == 6 || self.verbosity >= 9 {
             said.push_str(&format!(" verb={:?} url={:?}", self.verb, self.url));
         }
-        said.push_str(&format!(" status={status:?}"));
-        if let (8.., Some(response)) = (self.verbosity, response) {
-            said.push_str(&format!(" headers={}", headers(response.headers())));
+        said.push_str(&format!(" status={:?}", status.unwrap_or_default()));
+        if self.verbosity >= 8 {
+            let none = HeaderMap::new();
+            said.push_str(&format!(" headers={}", headers(response.map_or(&none, |r| r.headers()))));
         }
         let took = self.env.monotonic().saturating_sub(self.start);
         said.push_str(&format!(" milliseconds={}", took.as_millis()));
         line(self.env, self.output, "round_trippers.go:632", &said);
     }
+
+    /// Cut at 1 KiB, at 10 KiB for 9, whole beyond. Bytes that are no text are shown as `hexdump` does.
+    pub fn body(&self, title: &str, bytes: &[u8]) {
+        let limit = match self.verbosity {
+            ..8 => return,
+            8 => 1024,
+            9 => 10240,
+            _ => usize::MAX,
+        };
+        let mut text = match bytes.iter().any(|byte| *byte < b'\n') {
+            true => hex_dump(bytes),
+            false => String::from_utf8_lossy(bytes).into_owned(),
+        };
+        if text.len() > limit {
+            let mut end = limit;
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            let left = text.len() - end;
+            text.truncate(end);
+            text.push_str(&format!(" [truncated {left} chars]"));
+        }
+        line(self.env, self.output, place(&self.verb, &self.path), &format!("{title:?} body={}", value(&text)));
+    }
 }
 
 fn curl(verb: &str, url: &str, map: &HeaderMap) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for (name, value) in map.iter().filter(|(name, _)| *name != header::AUTHORIZATION) {
-        parts.push(format!(
-            " -H {:?}",
-            format!("{}: {}", canonical(name.as_str()), String::from_utf8_lossy(value.as_bytes()))
-        ));
-    }
+    let mut parts: Vec<String> = map.iter().map(|header| format!(" -H {:?}", shown(header))).collect();
     parts.sort();
     format!("curl -v -X{verb} {} '{url}'", parts.concat())
 }
 
-/// Cut at 1 KiB, at 10 KiB for 9, whole beyond.
-pub fn body(verbosity: i64, title: &str, bytes: &[u8], output: &Output, env: &env::Env) {
-    let limit = match verbosity {
-        ..8 => return,
-        8 => 1024,
-        9 => 10240,
-        _ => usize::MAX,
-    };
-    let mut text = String::from_utf8_lossy(bytes).into_owned();
-    if text.len() > limit {
-        let mut end = limit;
-        while !text.is_char_boundary(end) {
-            end -= 1;
+/// Sixteen bytes in a line: where they are, what they are, and the letters among them.
+fn hex_dump(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for (row, chunk) in bytes.chunks(16).enumerate() {
+        text.push_str(&format!("{:08x} ", row * 16));
+        for at in 0..16 {
+            text.push_str(if at % 8 == 0 { " " } else { "" });
+            text.push_str(&chunk.get(at).map_or_else(|| "   ".to_string(), |byte| format!("{byte:02x} ")));
         }
-        let left = text.len() - end;
-        text.truncate(end);
-        text.push_str(&format!(" [truncated {left} chars]"));
+        let letter = |byte: &u8| if (32..127).contains(byte) { char::from(*byte) } else { '.' };
+        text.push_str(&format!(" |{}|\n", chunk.iter().map(letter).collect::<String>()));
     }
-    let shown = match text.contains('\n') {
-        true => format!("<\n\t{}\n >", text.trim_end_matches('\n').replace('\n', "\n\t")),
-        false => format!("{text:?}"),
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use serde_json::json;
+
+    use crate::{
+        fake::{FakeServer, Memory},
+        output::Output,
+        rest::Rest,
     };
-    line(env, output, "request.go:1411", &format!("{title:?} body={shown}"));
+
+    /// Lines of standard error without times, process and milliseconds.
+    fn logged(verbosity: i64) -> String {
+        let server = FakeServer::default().on("GET /api/v1/namespaces/default/pods/a", 200, json!({"kind": "Pod"}));
+        let errors = Memory::default();
+        let output = Output::to(std::io::sink(), errors.clone());
+        let rest = Rest::new(Rc::new(server), output, verbosity, None, env::Env::real());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(rest.get("/api/v1/namespaces/default/pods/a").value()).expect("an answer");
+        let errors = errors.text();
+        let plain = |line: &str| match line.split_once("] ") {
+            Some((head, rest)) if head.starts_with('I') => {
+                format!("{}] {rest}", head.rsplit(' ').next().unwrap_or_default())
+            }
+            _ => line.to_string(),
+        };
+        let without_time = |line: String| match line.split_once("milliseconds=") {
+            Some((head, _)) => format!("{head}milliseconds=N"),
+            None => line,
+        };
+        errors.lines().map(|line| without_time(plain(line)) + "\n").collect()
+    }
+
+    #[test]
+    fn shows_requests_as_client_go_does() {
+        let check = |verbosity: i64, wanted: &str| assert_eq!(logged(verbosity), wanted, "-v={verbosity}");
+        const URL: &str = "https://fake.test/api/v1/namespaces/default/pods/a";
+        check(5, "");
+        check(
+            6,
+            &format!(
+                "round_trippers.go:632] \"Response\" verb=\"GET\" url=\"{URL}\" status=\"200 OK\" milliseconds=N\n"
+            ),
+        );
+        let request = format!(
+            "round_trippers.go:527] \"Request\" verb=\"GET\" url=\"{URL}\" headers=<\n\tAccept: application/json, */*\n\tAuthorization: Bearer <masked>\n >\n"
+        );
+        check(7, &format!("{request}round_trippers.go:632] \"Response\" status=\"200 OK\" milliseconds=N\n"));
+        check(
+            8,
+            &format!(
+                "helper.go:105] \"Request Body\" body=\"\"\n{request}round_trippers.go:632] \"Response\" status=\"200 OK\" headers=\"\" milliseconds=N\nhelper.go:105] \"Response Body\" body=\"{{\\\"kind\\\":\\\"Pod\\\"}}\"\n"
+            ),
+        );
+        check(
+            9,
+            &format!(
+                "helper.go:105] \"Request Body\" body=\"\"\nround_trippers.go:527] \"Request\" curlCommand=<\n\tcurl -v -XGET  -H \"Accept: application/json, */*\" -H \"Authorization: Bearer <masked>\" '{URL}'\n >\nround_trippers.go:632] \"Response\" verb=\"GET\" url=\"{URL}\" status=\"200 OK\" headers=\"\" milliseconds=N\nhelper.go:105] \"Response Body\" body=\"{{\\\"kind\\\":\\\"Pod\\\"}}\"\n"
+            ),
+        );
+    }
+
+    #[test]
+    fn bodies_that_are_no_text_are_dumped() {
+        assert_eq!(
+            super::hex_dump(b"k8s\0\n"),
+            "00000000  6b 38 73 00 0a                                    |k8s..|\n"
+        );
+    }
 }

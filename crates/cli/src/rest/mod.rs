@@ -5,6 +5,7 @@
 pub mod connect;
 pub mod log;
 pub mod path;
+mod tls_error;
 
 use std::{
     cell::{Cell, RefCell},
@@ -45,6 +46,9 @@ pub struct Upgrade {
 pub trait Transport {
     /// The server's address, such as `https://127.0.0.1:6443`.
     fn server(&self) -> &str;
+
+    /// Sent with every request: who asks, and with which program.
+    fn headers(&self) -> &[(HeaderName, HeaderValue)];
 
     /// The path of the request is behind the server's. A non-2xx answer is returned, not an error.
     fn send(&self, request: Request<Bytes>) -> LocalBoxFuture<'_, Result<Response<Body>>>;
@@ -156,7 +160,7 @@ fn unquoted(text: &str) -> String {
     found
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
     pub fn query(mut self, name: &str, value: impl Into<String>) -> Self {
         self.query.push((name.to_string(), value.into()));
         self
@@ -214,6 +218,10 @@ impl Call<'_> {
 
     /// The answer with its body still to come.
     pub async fn open(self) -> Result<Response<Body>> {
+        self.opened().await.map(|(response, _)| response)
+    }
+
+    async fn opened(self) -> Result<(Response<Body>, log::RequestLog<'a>)> {
         let uri = self.uri();
         let mut request = Request::builder().method(self.method.clone()).uri(&uri);
         if !self.headers.iter().any(|(name, _)| name == header::ACCEPT) {
@@ -224,8 +232,7 @@ impl Call<'_> {
         }
         let request = request.body(self.body.clone()).map_err(|e| Failure::message(format!("{uri}: {e}")))?;
         let inner = &self.rest.0;
-        let log =
-            log::RequestLog::begin(inner.verbosity, inner.transport.server(), &request, &inner.output, &inner.env);
+        let log = log::RequestLog::begin(inner.verbosity, &*inner.transport, &request, &inner.output, &inner.env);
         let sent = inner.transport.send(request);
         let response = match inner.timeout.filter(|_| !self.unlimited) {
             None => sent.await,
@@ -242,11 +249,11 @@ impl Call<'_> {
         let response = response?;
         self.rest.heed_warnings(&response);
         if response.status().is_success() || response.status() == 101 {
-            return Ok(response);
+            return Ok((response, log));
         }
         let status = response.status().as_u16();
         let body = whole(response.into_body()).await.unwrap_or_default();
-        inner.log_body(&body);
+        log.body("Response Body", &body);
         let verb = match self.method {
             Method::POST => "post",
             Method::PUT => "put",
@@ -258,9 +265,9 @@ impl Call<'_> {
     }
 
     pub async fn bytes(self) -> Result<Bytes> {
-        let rest = self.rest.clone();
-        let body = whole(self.open().await?.into_body()).await?;
-        rest.0.log_body(&body);
+        let (response, log) = self.opened().await?;
+        let body = whole(response.into_body()).await?;
+        log.body("Response Body", &body);
         Ok(body)
     }
 
@@ -270,11 +277,17 @@ impl Call<'_> {
 
     /// The lines of a body that does not end soon, such as a watch.
     pub async fn lines(self) -> Result<LocalBoxStream<'static, Result<Bytes>>> {
-        let limit = self.rest.0.timeout;
+        let rest = self.rest.clone();
         let body = self.unlimited().open().await?.into_body();
         // A request timeout ends a stream too.
-        let body = match limit {
-            Some(limit) => body.take_until(env::sleep(limit)).boxed(),
+        let body: LocalBoxStream<'static, std::io::Result<Bytes>> = match rest.0.timeout {
+            Some(limit) => body.take_until(async move {
+                env::sleep(limit).await;
+                if rest.0.verbosity >= 5 {
+                    let text = "\"Unable to decode an event from the watch stream\" err=\"net/http: request canceled (Client.Timeout or context cancellation while reading body)\"";
+                    log::line(&rest.0.env, &rest.0.output, "streamwatcher.go:123", text);
+                }
+            }).boxed_local(),
             None => body,
         };
         let state = (body, BytesMut::new(), false);
@@ -298,12 +311,6 @@ impl Call<'_> {
             }
         });
         Ok(lines.boxed_local())
-    }
-}
-
-impl Inner {
-    fn log_body(&self, body: &[u8]) {
-        log::body(self.verbosity, "Response Body", body, &self.output, &self.env);
     }
 }
 

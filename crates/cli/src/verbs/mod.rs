@@ -15,7 +15,7 @@ mod streams;
 
 use crate::command::Command;
 
-pub use info::{completion::candidates, plugin::become_plugin};
+pub use info::{completion::candidates, kustomize::must_be_there, plugin::become_plugin};
 
 pub static ROOT: Command = Command {
     name: "kubectl",

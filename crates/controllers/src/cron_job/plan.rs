@@ -72,6 +72,12 @@ pub fn plan(cron: &CronJob, running: &[Arc<Job>], now: Timestamp) -> Plan {
         }
     };
     let next = schedule.next(now, &zone);
+    if next.is_none() {
+        // Upstream sees the same moment twice where none comes.
+        let why = "time difference between two schedules is less than 1 second";
+        plan.actions.push(warn("InvalidSchedule", format!("invalid schedule: {} : {why}", spec.schedule)));
+        return plan;
+    }
     plan.again = next.map(|at| until(now, at) + Duration::from_millis(100));
     let (Some(due), missed) = latest_due(cron, &schedule, &zone, now) else { return plan };
     if missed > MISSED_SCHEDULES_MAX {
@@ -222,6 +228,7 @@ mod tests {
         );
         check(json!({ "timeZone": "Nowhere/Land" }), "2026-01-01T00:10:00Z", &[], &["UnknownTimeZone"]);
         check(json!({ "schedule": "bad" }), "2026-01-01T00:10:00Z", &[], &["UnparseableSchedule"]);
+        check(json!({ "schedule": "59 23 31 2 *" }), "2026-01-01T00:10:00Z", &[], &["InvalidSchedule"]);
         check(
             json!({ "schedule": "* * * * *" }),
             "2026-01-03T00:00:00Z",

@@ -42,6 +42,9 @@ async fn can_i(session: &Session, matches: &Matches) -> Result<()> {
         return list(session, matches, &namespace).await;
     }
     let attributes = match matches.args.as_slice() {
+        [_, url] if url.starts_with('/') && !matches.str("subresource").is_empty() => {
+            return Err(Failure::message("--subresource can not be used with NonResourceURL"));
+        }
         [verb, url] if url.starts_with('/') => {
             json!({"nonResourceAttributes": {"verb": verb, "path": url}})
         }

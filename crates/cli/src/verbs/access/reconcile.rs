@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     command::Command,
-    failure::Result,
+    failure::{Failure, Result},
     flags::{Flag, Matches, boolean},
     printers::{
         Operation, PRINT,
@@ -58,6 +58,9 @@ fn merged(live: &Value, wanted: &Value, field: &str, remove_extra: bool) -> Opti
 
 async fn reconcile(session: &Session, matches: &Matches) -> Result<()> {
     let selection = Selection::of(session, matches)?;
+    if !selection.has_files() {
+        return Err(Failure::message("must specify one of -f and -k"));
+    }
     let mut operation = Operation::of(session, matches)?;
     for info in selection.all_or_nothing(session).await? {
         let (field, remove) = match info.resource.kind.as_str() {

@@ -4,7 +4,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Change, MERGE, STRATEGIC, VALIDATE, apply_server_side, field_validation, is_builtin, last_applied, prune};
+use super::{
+    Change, MERGE, STRATEGIC, VALIDATE, apply_server_side, field_validation, is_builtin, last_applied, prune,
+    record::{RECORD, record},
+};
 use crate::{
     apply::{self, LAST_APPLIED, annotated, merge_three_way, strategic_three_way},
     command::Command,
@@ -42,7 +45,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "(-f FILENAME | -k DIRECTORY) [options]",
     about: "Apply a configuration to a resource by file name or stdin",
-    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, DRY_RUN, VALIDATE],
+    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, DRY_RUN, VALIDATE, RECORD],
     commands: &[&last_applied::VIEW, &last_applied::SET, &last_applied::EDIT],
     run: run!(apply),
 };
@@ -71,6 +74,22 @@ async fn apply(session: &Session, matches: &Matches) -> Result<()> {
     if matches.bool("force") && server_side {
         return Err(Failure::message("--force cannot be used with --server-side"));
     }
+    if matches.bool("force") && operation.dry_run == DryRun::Server {
+        return Err(Failure::message("--dry-run=server cannot be used with --force"));
+    }
+    if matches.bool("all") && !selection.selector.is_empty() {
+        return Err(Failure::message("cannot set --all and --selector at the same time"));
+    }
+    if !matches.str("applyset").is_empty() && !matches.bool("prune") {
+        return Err(Failure::message("--applyset requires --prune"));
+    }
+    if matches.bool("force") && matches.bool("prune") {
+        return Err(Failure::message("--force cannot be used with --prune"));
+    }
+    if !matches.str("subresource").is_empty() && !server_side {
+        return Err(Failure::message("--subresource can only be specified for --server-side"));
+    }
+    field_validation(matches)?;
     let pruning = matches.bool("prune").then(|| prune::Pruning::of(matches, &selection)).transpose()?;
     let (infos, mut failures) = selection.select(session).await?;
     if infos.is_empty() && failures.is_empty() {
@@ -84,8 +103,9 @@ async fn apply(session: &Session, matches: &Matches) -> Result<()> {
     let count = infos.len();
     for mut info in infos {
         if let Some(pruning) = &pruning {
-            pruning.label(&mut info);
+            pruning.label(&mut info)?;
         }
+        record(&mut info.object, matches);
         let outcome = match server_side {
             true => apply_server_side::apply(session, matches, &info, operation.dry_run).await,
             false => apply_one(session, matches, &info, operation.dry_run).await,
@@ -126,7 +146,11 @@ async fn apply_one(
         Change { session, manager: matches.str("field-manager"), validation: field_validation(matches)?, dry_run };
     let modified = annotated(&info.object);
     if info.name.is_empty() {
-        return Err(Failure::message("resource name may not be empty"));
+        let prefix = crate::resource::metadata(&info.object, "generateName");
+        return Err(Failure::message(match prefix {
+            "" => "resource name may not be empty".to_string(),
+            prefix => format!("from {prefix}: cannot use generate name with apply"),
+        }));
     }
     let current = match info.get(session).await {
         Ok(current) => current,
@@ -134,7 +158,9 @@ async fn apply_one(
             if dry_run == DryRun::Client {
                 return Ok((modified, "created"));
             }
-            let created = change.create(info, &modified).await;
+            let mut created = modified;
+            without_nulls(&mut created);
+            let created = change.create(info, &created).await;
             return created.map(|o| (o, "created")).map_err(|f| f.with_source("creating", &info.source));
         }
         Err(failure) => {
@@ -162,6 +188,18 @@ async fn apply_one(
             .warn(&format!("Warning: Detected changes to resource {} which is currently being deleted.", info.name));
     }
     Ok((object, if changed { "configured" } else { "unchanged" }))
+}
+
+/// What is null in a file is absent from a new object, as it would be from one that is patched.
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(without_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_nulls),
+        _ => {}
+    }
 }
 
 /// The patch from the live object to the file, and its content type.

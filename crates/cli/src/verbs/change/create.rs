@@ -4,7 +4,10 @@
 
 use serde_json::Value;
 
-use super::{Change, VALIDATE, field_validation};
+use super::{
+    Change, VALIDATE, field_validation,
+    record::{RECORD, record},
+};
 use crate::{
     apply,
     command::Command,
@@ -24,6 +27,7 @@ pub const SAVE_CONFIG: &[Flag] =
     &[boolean("save-config", "false", "Keep the configuration in the annotation that apply reads")];
 const FLAGS: &[Flag] = &[
     boolean("edit", "false", "Edit what is in the files before it is created"),
+    boolean("windows-line-endings", "false", "With --edit: lines end as Windows wants them"),
     string("raw", "", "Path to post to, as it is"),
     string("field-manager", "kubectl-create", "Name of the field manager"),
 ];
@@ -33,7 +37,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "-f FILENAME [options]",
     about: "Create a resource from a file or from stdin",
-    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, SELECTOR, DRY_RUN, VALIDATE],
+    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, SELECTOR, DRY_RUN, VALIDATE, RECORD],
     commands: crate::verbs::generators::CREATE,
     run: run!(create),
 };
@@ -53,18 +57,20 @@ async fn create(session: &Session, matches: &Matches) -> Result<()> {
         if matches.bool("edit") {
             return Err(Failure::message("--raw and --edit are mutually exclusive"));
         }
-        let (documents, failures) = selection.documents(session).await?;
-        Failure::aggregate(failures)?;
-        let body = documents.first().map(|d| d.object.to_string()).unwrap_or_default();
+        if selection.filenames.len() != 1 || selection.filenames[0].contains("://") {
+            return Err(Failure::message("--raw can only use a single local file or stdin"));
+        }
+        let body = raw_file(&selection.filenames[0])?;
         let rest = session.rest().await?;
         let answer = rest.call(http::Method::POST, raw).body("application/json", body).bytes().await?;
         session.output.bytes(&answer);
         return Ok(());
     }
     let mut operation = Operation::of(session, matches)?;
+    field_validation(matches)?;
     let (mut infos, mut failures) = selection.select(session).await?;
     if matches.bool("edit") {
-        infos = edited(session, infos)?;
+        infos = edited(session, matches, infos)?;
         if infos.is_empty() {
             return Ok(());
         }
@@ -86,11 +92,25 @@ async fn create(session: &Session, matches: &Matches) -> Result<()> {
     Failure::aggregate(failures)
 }
 
+/// A file, or standard input, as it is.
+pub fn raw_file(name: &str) -> Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    match name {
+        "-" => std::io::stdin().read_to_end(&mut bytes).map(drop)?,
+        file => {
+            let read = std::fs::read(file);
+            bytes = read.map_err(|e| Failure::message(format!("open {file}: {}", crate::failure::go_error(&e))))?;
+        }
+    }
+    Ok(bytes)
+}
+
 /// The objects as the person leaves them; none if nothing was changed.
-fn edited(session: &Session, infos: Vec<Info>) -> Result<Vec<Info>> {
+fn edited(session: &Session, matches: &Matches, infos: Vec<Info>) -> Result<Vec<Info>> {
     let mut after = Vec::new();
     for info in infos {
-        if let Some(value) = editor::edit_value(session, &info.object, "")? {
+        if let Some(value) = editor::edit_value(session, matches, &info.object, "")? {
             let name = crate::resource::metadata(&value, "name").to_string();
             after.push(Info { name, object: value, ..info });
         }
@@ -103,6 +123,7 @@ fn edited(session: &Session, infos: Vec<Info>) -> Result<Vec<Info>> {
 
 /// Also for generated objects.
 pub async fn create_one(session: &Session, matches: &Matches, operation: &mut Operation, mut info: Info) -> Result<()> {
+    record(&mut info.object, matches);
     if matches.has("save-config") && matches.bool("save-config") {
         info.object = apply::annotated(&info.object);
     }

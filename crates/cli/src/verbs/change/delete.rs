@@ -66,6 +66,13 @@ pub fn cascade(word: &str) -> Result<&'static str> {
 }
 
 async fn delete(session: &Session, matches: &Matches) -> Result<()> {
+    for (old, new) in [("true", "background"), ("false", "orphan")] {
+        if matches.str("cascade") == old {
+            session.output.warn(&format!(
+                "warning: --cascade={old} is deprecated (boolean value) and can be replaced with --cascade={new}."
+            ));
+        }
+    }
     let mut selection = Selection::of(session, matches)?;
     let output = matches.str("output");
     if !["", "name"].contains(&output) {

@@ -4,7 +4,12 @@
 
 use serde_json::Value;
 
-use super::{Change, MERGE, STRATEGIC, VALIDATE, create::SAVE_CONFIG, field_validation, is_builtin};
+use super::{
+    Change, MERGE, STRATEGIC, VALIDATE,
+    create::SAVE_CONFIG,
+    field_validation, is_builtin,
+    record::{RECORD, record},
+};
 use crate::{
     apply::{annotated, strategic_two_way},
     command::Command,
@@ -24,6 +29,7 @@ use crate::{
 
 const FLAGS: &[Flag] = &[
     boolean("output-patch", "false", "Print the patch"),
+    boolean("windows-line-endings", "false", "Lines end as Windows wants them"),
     string("subresource", "", "Subresource to edit"),
     string("field-manager", "kubectl-edit", "Name of the field manager"),
 ];
@@ -33,7 +39,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "(RESOURCE/NAME | -f FILENAME) [options]",
     about: "Edit a resource on the server",
-    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, VALIDATE],
+    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, VALIDATE, RECORD],
     commands: &[],
     run: run!(edit),
 };
@@ -62,7 +68,7 @@ async fn one(session: &Session, matches: &Matches, operation: &mut Operation, in
     };
     let (mut text, mut problem) = (original.clone(), String::new());
     loop {
-        let edited = editor::edit_text(session, &text, &problem)?;
+        let edited = editor::edit_text(session, matches, &text, &problem)?;
         let Some(edited) = edited.filter(|edited| *edited != original) else {
             session.output.warn(match problem.is_empty() {
                 true => "Edit cancelled, no changes made.",
@@ -83,6 +89,9 @@ async fn one(session: &Session, matches: &Matches, operation: &mut Operation, in
         };
         if matches.bool("save-config") {
             value = annotated(&value);
+        }
+        if value != info.object {
+            record(&mut value, matches);
         }
         match send(session, matches, info, &value).await {
             Ok(None) => {

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Change, MERGE};
+use super::{Change, MERGE, VALIDATE, field_validation};
 use crate::{
     apply::{LAST_APPLIED, annotated, last_applied},
     command::Command,
@@ -16,7 +16,7 @@ use crate::{
         operation::{DRY_RUN, DryRun},
         yaml,
     },
-    resource::{FILENAME, Info, SELECTOR, Selection},
+    resource::{FILENAME, FILES, Info, SELECTOR, Selection},
     run,
     session::Session,
 };
@@ -41,19 +41,22 @@ pub static SET: Command = Command {
     aliases: &[],
     usage: "-f FILENAME [options]",
     about: "Set the last-applied-configuration annotation on a live object to match the contents of a file",
-    flags: &[SET_FLAGS, PRINT, FILENAME, DRY_RUN],
+    flags: &[SET_FLAGS, PRINT, FILES, DRY_RUN],
     commands: &[],
     run: run!(set),
 };
 
-const EDIT_FLAGS: &[Flag] = &[string("field-manager", "kubectl-client-side-apply", "Name of the field manager")];
+const EDIT_FLAGS: &[Flag] = &[
+    string("field-manager", "kubectl-client-side-apply", "Name of the field manager"),
+    boolean("windows-line-endings", "false", "Lines end as Windows wants them"),
+];
 
 pub static EDIT: Command = Command {
     name: "edit-last-applied",
     aliases: &[],
     usage: "(RESOURCE/NAME | -f FILENAME) [options]",
     about: "Edit latest last-applied-configuration annotations of a resource/object",
-    flags: &[EDIT_FLAGS, PRINT, FILENAME],
+    flags: &[EDIT_FLAGS, PRINT, FILENAME, VALIDATE],
     commands: &[],
     run: run!(edit_annotation),
 };
@@ -99,8 +102,7 @@ async fn set(session: &Session, matches: &Matches) -> Result<()> {
                 info.name
             )));
         }
-        let wanted = annotated(&info.object)["metadata"]["annotations"][LAST_APPLIED].clone();
-        let patch = json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}});
+        let patch = json!({"metadata": {"annotations": {LAST_APPLIED: as_file_says(&info.object)}}});
         let object = match operation.dry_run {
             DryRun::Client => live,
             dry_run => {
@@ -114,19 +116,38 @@ async fn set(session: &Session, matches: &Matches) -> Result<()> {
     Ok(())
 }
 
+/// The object without the annotation, as it is kept in it.
+fn as_file_says(object: &Value) -> String {
+    let mut plain = object.clone();
+    if let Some(annotations) = plain["metadata"]["annotations"].as_object_mut() {
+        annotations.remove(LAST_APPLIED);
+    }
+    if plain["metadata"]["annotations"].as_object().is_some_and(serde_json::Map::is_empty)
+        && let Some(meta) = plain["metadata"].as_object_mut()
+    {
+        meta.remove("annotations");
+    }
+    crate::template::go_format::json(&plain) + "\n"
+}
+
 async fn edit_annotation(session: &Session, matches: &Matches) -> Result<()> {
     let mut selection = Selection::of(session, matches)?;
     selection.latest = true;
     let mut operation = Operation::of(session, matches)?;
     for info in selection.all_or_nothing(session).await? {
         let before = configuration(&info)?;
-        let Some(after) = edit::edit_value(session, &before, "")? else {
+        let Some(after) = edit::edit_value(session, matches, &before, "")? else {
             session.output.warn("Edit cancelled, no changes made.");
             continue;
         };
         let wanted = annotated(&after)["metadata"]["annotations"][LAST_APPLIED].clone();
         let patch = json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}});
-        let change = Change { session, manager: matches.str("field-manager"), validation: "", dry_run: DryRun::None };
+        let change = Change {
+            session,
+            manager: matches.str("field-manager"),
+            validation: field_validation(matches)?,
+            dry_run: DryRun::None,
+        };
         let object = change.patch(&info, MERGE, &patch).await?;
         operation.print(session, &info, &object, "edited")?;
     }

@@ -12,6 +12,7 @@ pub mod edit;
 pub mod last_applied;
 pub mod patch;
 mod prune;
+pub mod record;
 pub mod replace;
 
 use http::Method;
@@ -73,7 +74,12 @@ impl Change<'_> {
         })
     }
 
+    /// A version in the object is of another one: what is new has none.
     pub async fn create(&self, info: &Info, object: &Value) -> Result<Value> {
+        let mut object = object.clone();
+        if let Some(meta) = object["metadata"].as_object_mut() {
+            meta.remove("resourceVersion");
+        }
         let path = info.resource.path(&info.namespace, "");
         self.send(Method::POST, path, info, "application/json", object.to_string().into_bytes()).await
     }

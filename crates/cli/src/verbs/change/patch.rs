@@ -4,7 +4,10 @@
 
 use serde_json::Value;
 
-use super::{Change, JSON, MERGE, STRATEGIC};
+use super::{
+    Change, JSON, MERGE, STRATEGIC,
+    record::{RECORD, record, record_after},
+};
 use crate::{
     command::Command,
     failure::{Failure, Result},
@@ -32,7 +35,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "(-f FILENAME | TYPE NAME) [-p PATCH|--patch-file FILE] [options]",
     about: "Update fields of a resource",
-    flags: &[FLAGS, PRINT, FILENAME, DRY_RUN],
+    flags: &[FLAGS, PRINT, FILENAME, DRY_RUN, RECORD],
     commands: &[],
     run: run!(patch),
 };
@@ -47,8 +50,9 @@ async fn patch(session: &Session, matches: &Matches) -> Result<()> {
     }
     let text = match file {
         "" => inline.to_string(),
-        file => std::fs::read_to_string(file)
-            .map_err(|e| Failure::message(format!("unable to read patch file: open {file}: {e}")))?,
+        file => std::fs::read_to_string(file).map_err(|e| {
+            Failure::message(format!("unable to read patch file: open {file}: {}", crate::failure::go_error(&e)))
+        })?,
     };
     let content = match matches.str("type").to_lowercase().as_str() {
         "strategic" => STRATEGIC,
@@ -58,9 +62,19 @@ async fn patch(session: &Session, matches: &Matches) -> Result<()> {
             return Err(Failure::message(format!("--type must be one of [json merge strategic], not {other:?}")));
         }
     };
-    let body = crate::resource::yaml::read(text.as_bytes())
-        .map_err(|e| Failure::message(format!("unable to parse {text:?}: {e}")))?;
+    // What looks like JSON is for the server to read.
+    let (body, sent) = match crate::resource::yaml::read(text.as_bytes()) {
+        Ok(body) => {
+            let sent = body.to_string();
+            (body, sent)
+        }
+        Err(_) if text.trim_start().starts_with('{') => (Value::Null, text.clone()),
+        Err(why) => return Err(Failure::message(format!("unable to parse {text:?}: {why}"))),
+    };
     let mut operation = Operation::of(session, matches)?;
+    if operation.dry_run == DryRun::Client {
+        operation = operation.without_suffix();
+    }
     if matches.bool("local") && operation.dry_run == DryRun::Server {
         return Err(Failure::message("cannot specify --local and --dry-run=server - did you mean --dry-run=client?"));
     }
@@ -73,7 +87,11 @@ async fn patch(session: &Session, matches: &Matches) -> Result<()> {
     for info in infos {
         let here = matches.bool("local") || operation.dry_run == DryRun::Client;
         let (before, after) = match here {
-            true => (info.object.clone(), patched(&info, content, &body)?),
+            true => {
+                let mut after = patched(&info, content, &body)?;
+                record(&mut after, matches);
+                (info.object.clone(), after)
+            }
             false => {
                 let change = Change {
                     session,
@@ -83,11 +101,12 @@ async fn patch(session: &Session, matches: &Matches) -> Result<()> {
                 };
                 let sub = matches.str("subresource");
                 let before = if selection.has_files() { info.get(session).await? } else { info.object.clone() };
-                let sent = change.patch_subresource(&info, sub, content, body.to_string().into_bytes()).await;
+                let sent = change.patch_subresource(&info, sub, content, sent.clone().into_bytes()).await;
                 let after = sent.map_err(|failure| match failure.code() {
                     415 if content == STRATEGIC => failure.behind("try --type merge. "),
                     _ => failure,
                 })?;
+                record_after(session, matches, matches.str("field-manager"), operation.dry_run, &info).await?;
                 (before, after)
             }
         };

@@ -2,7 +2,7 @@
 //! Used by `apply`. With `--applyset` a parent object keeps the set; without, an allow list of kinds is searched.
 //! Only objects that an apply made are ever deleted.
 
-use std::collections::BTreeSet;
+use std::{cell::OnceCell, collections::BTreeSet};
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use http::Method;
@@ -16,7 +16,7 @@ use crate::{
     flags::Matches,
     printers::operation::DryRun,
     resource::{Info, Selection, items_of, metadata},
-    session::Session,
+    session::{CLIENT_VERSION, Session},
 };
 
 const ID_LABEL: &str = "applyset.kubernetes.io/id";
@@ -29,9 +29,7 @@ const NAMESPACES: &str = "applyset.kubernetes.io/additional-namespaces";
 const DEFAULT_KINDS: [&str; 16] = [
     "core/v1/ConfigMap",
     "core/v1/Endpoints",
-    "core/v1/Namespace",
     "core/v1/PersistentVolumeClaim",
-    "core/v1/PersistentVolume",
     "core/v1/Pod",
     "core/v1/ReplicationController",
     "core/v1/Secret",
@@ -43,6 +41,8 @@ const DEFAULT_KINDS: [&str; 16] = [
     "apps/v1/Deployment",
     "apps/v1/ReplicaSet",
     "apps/v1/StatefulSet",
+    "core/v1/Namespace",
+    "core/v1/PersistentVolume",
 ];
 
 fn allow_list(matches: &Matches) -> Vec<String> {
@@ -58,6 +58,10 @@ pub struct Pruning {
     grace_period_seconds: Option<i64>,
     /// Resource and name of the parent.
     parent: Option<(String, String)>,
+    /// What members of the set are labelled with, once the parent's kind is known.
+    set_id: OnceCell<String>,
+    /// Says what a later kubectl will do otherwise.
+    warns: bool,
 }
 
 impl Pruning {
@@ -70,10 +74,13 @@ impl Pruning {
             }),
         };
         if parent.is_some() {
-            if matches.bool("all") || !selection.selector.is_empty() || matches.changed("prune-allowlist") {
-                return Err(Failure::message(
-                    "--all, --selector and --prune-allowlist are incompatible with --applyset",
-                ));
+            let given = [
+                ("all", matches.bool("all")),
+                ("selector", !selection.selector.is_empty()),
+                ("prune-allowlist", matches.changed("prune-allowlist")),
+            ];
+            if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+                return Err(Failure::message(format!("--{flag} is incompatible with --applyset")));
             }
             if std::env::var("KUBECTL_APPLYSET").ok().as_deref() != Some("true") {
                 return Err(Failure::message("--applyset requires KUBECTL_APPLYSET=true"));
@@ -82,6 +89,16 @@ impl Pruning {
             return Err(Failure::message(
                 "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
             ));
+        } else if matches.bool("server-side") {
+            return Err(Failure::message(
+                "--prune is in alpha and doesn't currently work on objects created by server-side apply",
+            ));
+        }
+        let listed = matches.list("prune-allowlist");
+        if let Some(kind) = listed.iter().find(|kind| parent.is_none() && kind.split('/').count() != 3) {
+            return Err(Failure::message(format!(
+                "invalid GroupVersionKind format: {kind}, please follow <group/version/kind>"
+            )));
         }
         Ok(Self {
             selector: selection.selector.clone(),
@@ -90,6 +107,8 @@ impl Pruning {
             cascade: delete::cascade(matches.str("cascade"))?,
             grace_period_seconds: (matches.int("grace-period") >= 0).then(|| matches.int("grace-period")),
             parent,
+            set_id: OnceCell::new(),
+            warns: true,
         })
     }
 
@@ -102,6 +121,8 @@ impl Pruning {
             cascade: "Background",
             grace_period_seconds: None,
             parent: None,
+            set_id: OnceCell::new(),
+            warns: false,
         }
     }
 
@@ -120,6 +141,7 @@ impl Pruning {
     /// Makes or widens the parent, so that nothing is applied outside the set.
     pub async fn before(&self, session: &Session, infos: &[Info]) -> Result<()> {
         let Some(mut parent) = self.parent_info(session).await? else { return Ok(()) };
+        let _ = self.set_id.set(Self::id(&parent));
         parent.object = match parent.get(session).await {
             Ok(object) => object,
             Err(failure) if failure.is_not_found() && parent.resource.name == "secrets" => Value::Null,
@@ -159,7 +181,7 @@ impl Pruning {
             "kind": parent.resource.kind,
             "metadata": {
                 "name": parent.name,
-                "annotations": {TOOLING: "kubectl/v1.35.0", KINDS: join(kinds), NAMESPACES: join(namespaces)},
+                "annotations": {TOOLING: format!("kubectl/{CLIENT_VERSION}"), KINDS: join(kinds), NAMESPACES: join(namespaces)},
                 "labels": {ID_LABEL: Self::id(parent)},
             },
         });
@@ -169,13 +191,13 @@ impl Pruning {
     }
 
     /// Puts an object into the set.
-    pub fn label(&self, info: &mut Info) {
-        let Some((_, name)) = &self.parent else { return };
-        let kind =
-            if self.parent.as_ref().is_some_and(|(r, _)| r.starts_with("configmap")) { "ConfigMap" } else { "Secret" };
-        let text = format!("{name}.{}.{kind}.", self.namespace);
-        let id = format!("applyset-{}-v1", BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(text)));
-        info.object["metadata"]["labels"][PART_OF_LABEL] = id.into();
+    pub fn label(&self, info: &mut Info) -> Result<()> {
+        let Some(id) = self.set_id.get() else { return Ok(()) };
+        if !info.object["metadata"]["labels"][PART_OF_LABEL].is_null() {
+            return Err(Failure::message(format!("ApplySet label {PART_OF_LABEL:?} already set in input data")));
+        }
+        info.object["metadata"]["labels"][PART_OF_LABEL] = id.clone().into();
+        Ok(())
     }
 
     /// What was applied before and is not among `applied`.
@@ -239,6 +261,10 @@ impl Pruning {
     async fn of_kinds(&self, session: &Session, applied: &[Info]) -> Result<Vec<Info>> {
         let namespaces: BTreeSet<String> =
             applied.iter().map(|i| i.namespace.clone()).filter(|n| !n.is_empty()).collect();
+        if self.warns && self.kinds == DEFAULT_KINDS {
+            let text = "Deprecated: kubectl apply will no longer prune non-namespaced resources by default when used with the --namespace flag in a future release. To preserve the current behaviour, list the resources you want to target explicitly in the --prune-allowlist flag.";
+            crate::rest::log::warning(&session.env, &session.output, "prune.go:71", text);
+        }
         let mut found = Vec::new();
         for kind in &self.kinds {
             let parts: Vec<&str> = kind.split('/').collect();

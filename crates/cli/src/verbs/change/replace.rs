@@ -2,7 +2,12 @@
 //! A row of `verbs::ROOT`.
 //! An object that is not there is an error, unless forced.
 
-use super::{Change, VALIDATE, create::SAVE_CONFIG, delete, field_validation};
+use super::{
+    Change, VALIDATE,
+    create::SAVE_CONFIG,
+    delete, field_validation,
+    record::{RECORD, record},
+};
 use crate::{
     apply,
     command::Command,
@@ -33,7 +38,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "-f FILENAME [options]",
     about: "Replace a resource by file name or stdin",
-    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, DRY_RUN, VALIDATE],
+    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, DRY_RUN, VALIDATE, RECORD],
     commands: &[],
     run: run!(replace),
 };
@@ -41,7 +46,7 @@ pub static COMMAND: Command = Command {
 async fn replace(session: &Session, matches: &Matches) -> Result<()> {
     let selection = Selection::of(session, matches)?;
     if !selection.has_files() {
-        return Err(Failure::usage("must specify --filename to replace"));
+        return Err(Failure::message("must specify one of -f and -k"));
     }
     let force = matches.bool("force");
     if matches.int("grace-period") >= 0 && !force {
@@ -54,9 +59,10 @@ async fn replace(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("--wait must have --force specified"));
     }
     if let Some(raw) = matches.opt("raw") {
-        let (documents, failures) = selection.documents(session).await?;
-        Failure::aggregate(failures)?;
-        let body = documents.first().map(|d| d.object.to_string()).unwrap_or_default();
+        if selection.filenames.len() != 1 || selection.filenames[0].contains("://") {
+            return Err(Failure::message("--raw can only use a single local file or stdin"));
+        }
+        let body = super::create::raw_file(&selection.filenames[0])?;
         let answer = session.rest().await?.call(http::Method::PUT, raw).body("application/json", body).bytes().await?;
         session.output.bytes(&answer);
         return Ok(());
@@ -81,6 +87,7 @@ async fn replace(session: &Session, matches: &Matches) -> Result<()> {
         dry_run: operation.dry_run,
     };
     for mut info in infos {
+        record(&mut info.object, matches);
         if matches.bool("save-config") {
             info.object = apply::annotated(&info.object);
         }

@@ -104,7 +104,13 @@ async fn resources(session: &Session, matches: &Matches) -> Result<Vec<ResourceN
             continue;
         }
         let word = if group.is_empty() { resource.clone() } else { format!("{resource}.{group}") };
-        let served = session.resource(&word).await?;
+        let served = session.resource(&word).await.map_err(|failure| match failure {
+            Failure::Message(_) => {
+                let place = if group.is_empty() { String::new() } else { format!(" in group {group:?}") };
+                Failure::Plain(format!("the server doesn't have a resource type {resource:?}{place}"))
+            }
+            failure => failure,
+        })?;
         found.push(ResourceName { group: served.group.clone(), resource: served.name.clone(), subresource });
     }
     Ok(found)

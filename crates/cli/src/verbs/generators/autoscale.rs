@@ -5,6 +5,7 @@
 use super::info_of;
 use crate::{
     command::Command,
+    discovery::ApiResource,
     failure::{Failure, Result},
     flags::{Flag, Matches, int, string},
     generate::policy::{Autoscale, autoscaler},
@@ -16,14 +17,16 @@ use crate::{
     run,
     session::Session,
     verbs::change::{
-        VALIDATE,
         create::{SAVE_CONFIG, create_one},
+        record::RECORD,
     },
 };
 
 const FLAGS: &[Flag] = &[
     string("cpu", "", "Target for CPU: a percentage of the request, or an amount"),
-    int("cpu-percent", "-1", "Target for CPU, in percent of the request").hidden(),
+    int("cpu-percent", "-1", "Target for CPU, in percent of the request").hidden().deprecated(
+        "Use --cpu with percentage or resource quantity format (e.g., '70%' for utilization or '500m' for milliCPU).",
+    ),
     int("max", "-1", "Most pods; required"),
     string("memory", "", "Target for memory: a percentage of the request, or an amount"),
     int("min", "-1", "Fewest pods"),
@@ -36,7 +39,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "(-f FILENAME | TYPE NAME | TYPE/NAME) [--min=MINPODS] --max=MAXPODS [--cpu=CPU] [--memory=MEMORY] [options]",
     about: "Auto-scale a deployment, replica set, stateful set, or replication controller",
-    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, DRY_RUN, VALIDATE],
+    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, DRY_RUN, RECORD],
     commands: &[],
     run: run!(autoscale),
 };
@@ -45,10 +48,19 @@ async fn autoscale(session: &Session, matches: &Matches) -> Result<()> {
     if !matches.changed("max") {
         return Err(Failure::message("required flag(s) \"max\" not set"));
     }
-    let mut selection = Selection::of(session, matches)?;
-    selection.latest = true;
+    let selection = Selection::of(session, matches)?;
     let infos = selection.all_or_nothing(session).await?;
     for info in infos {
+        let scale = format!("{}/scale", info.resource.name);
+        let discovery = session.discovery().await?;
+        let served =
+            |r: &ApiResource| r.group == info.resource.group && r.version == info.resource.version && r.name == scale;
+        if !discovery.resources.iter().any(|r| served(r)) {
+            return Err(Failure::message(format!(
+                "cannot autoscale a {}: could not find scale subresource for {}/{}, Resource={} in discovery information",
+                info.resource.kind, info.resource.group, info.resource.version, info.resource.name
+            )));
+        }
         let namespace = super::given_namespace(session)?;
         let made = autoscaler(
             &Autoscale {

@@ -12,7 +12,10 @@ use crate::{
     resource::{FILENAME, Selection},
     run,
     session::Session,
-    verbs::change::create::{SAVE_CONFIG, create_one},
+    verbs::change::{
+        create::{SAVE_CONFIG, create_one},
+        record::RECORD,
+    },
 };
 
 const FLAGS: &[Flag] = &[
@@ -37,7 +40,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "(-f FILENAME | TYPE NAME) [--port=port] [--protocol=TCP|UDP|SCTP] [--target-port=number-or-name] [--name=name] [--external-ip=external-ip-of-service] [--type=type] [options]",
     about: "Take a replication controller, service, deployment or pod and expose it as a new Kubernetes service",
-    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, DRY_RUN],
+    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, DRY_RUN, RECORD],
     commands: &[],
     run: run!(expose),
 };
@@ -45,7 +48,6 @@ pub static COMMAND: Command = Command {
 async fn expose(session: &Session, matches: &Matches) -> Result<()> {
     let mut selection = Selection::of(session, matches)?;
     selection.selector.clear();
-    selection.latest = true;
     for info in selection.all_or_nothing(session).await? {
         can_be_exposed(&info.resource.group, &info.resource.kind).map_err(Failure::Message)?;
         let namespace = super::given_namespace(session)?;

@@ -29,6 +29,7 @@ use crate::{
             create::{SAVE_CONFIG, create_one},
             delete,
             patch::patched,
+            record::RECORD,
         },
         streams::attach::attach_to,
     },
@@ -67,7 +68,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "NAME --image=image [--env=\"key=value\"] [--port=port] [--dry-run=server|client] [--overrides=inline-json] [--command] -- [COMMAND] [args...] [options]",
     about: "Run a particular image on the cluster",
-    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, DRY_RUN],
+    flags: &[FLAGS, SAVE_CONFIG, PRINT, FILENAME, DRY_RUN, RECORD],
     commands: &[],
     run: run!(run_pod),
 };
@@ -90,7 +91,7 @@ async fn run_pod(session: &Session, matches: &Matches) -> Result<()> {
     let mut operation = Operation::of(session, matches)?.typed();
     let attach = if matches.changed("attach") { matches.bool("attach") } else { stdin };
     if remove && !attach {
-        return Err(Failure::message("--rm should only be used for attached containers"));
+        return Err(Failure::usage("--rm should only be used for attached containers"));
     }
     if attach && operation.dry_run != DryRun::None {
         return Err(Failure::message(
@@ -98,7 +99,7 @@ async fn run_pod(session: &Session, matches: &Matches) -> Result<()> {
         ));
     }
     if matches.bool("expose") && matches.opt("port").is_none() {
-        return Err(Failure::message("--port must be set when exposing a service"));
+        return Err(Failure::usage("--port must be set when exposing a service"));
     }
     let namespace = super::given_namespace(session)?;
     let (annotations, env) = (matches.list("annotations"), matches.list("env"));
@@ -132,7 +133,9 @@ async fn run_pod(session: &Session, matches: &Matches) -> Result<()> {
         });
         let mut object = made.map_err(Failure::Message)?;
         let labels = info.object["metadata"]["labels"].clone();
-        object["metadata"]["labels"] = labels.clone();
+        if let Some(meta) = object["metadata"].as_object_mut() {
+            meta.remove("labels");
+        }
         object["spec"]["selector"] = labels;
         if let Some(spec) = object["spec"].as_object_mut() {
             spec.remove("type");
@@ -142,6 +145,9 @@ async fn run_pod(session: &Session, matches: &Matches) -> Result<()> {
         }
         let place = info_of(session, object, operation.dry_run).await?;
         create_one(session, matches, &mut operation, place).await?;
+        if operation.prints_objects() {
+            session.output.line("---");
+        }
     }
     if !attach {
         return create_one(session, matches, &mut operation, info).await;
@@ -173,6 +179,9 @@ pub fn override_object(info: &mut Info, matches: &Matches) -> Result<()> {
     };
     let body = crate::resource::yaml::read(text.as_bytes())
         .map_err(|e| Failure::message(format!("invalid overrides: {e}")))?;
+    if content == MERGE && !body.is_object() {
+        return Err(Failure::message("Invalid JSON Patch"));
+    }
     info.object = patched(info, content, &body)?;
     Ok(())
 }

@@ -18,10 +18,13 @@ use crate::{
         Operation, PRINT,
         operation::{DRY_RUN, DryRun},
     },
-    resource::{FILENAME, Info, SELECTOR, Selection},
+    resource::{FILENAME, Info, PLAIN_FILENAME, SELECTOR, Selection},
     run,
     session::Session,
-    verbs::change::{Change, MERGE, STRATEGIC, is_builtin},
+    verbs::change::{
+        Change, MERGE, STRATEGIC, is_builtin,
+        record::{RECORD, record},
+    },
 };
 
 pub static COMMAND: Command = Command {
@@ -80,7 +83,7 @@ subcommand!(
     &[],
     "(-f FILENAME | TYPE NAME) CONTAINER_NAME_1=CONTAINER_IMAGE_1 ... CONTAINER_NAME_N=CONTAINER_IMAGE_N [options]",
     "Update the image of a pod template",
-    &[SHARED, PRINT, FILENAME, SELECTOR, DRY_RUN],
+    &[SHARED, PRINT, FILENAME, SELECTOR, DRY_RUN, RECORD],
     image
 );
 subcommand!(
@@ -96,9 +99,9 @@ subcommand!(
     RESOURCES,
     "resources",
     &[],
-    "(-f FILENAME | TYPE NAME) ([--limits=LIMITS & --requests=REQUESTS] [options]",
+    "(-f FILENAME | TYPE NAME)  ([--limits=LIMITS & --requests=REQUESTS] [options]",
     "Update resource requests/limits on objects with pod templates",
-    &[RESOURCE_FLAGS, SHARED, PRINT, FILENAME, SELECTOR, DRY_RUN],
+    &[RESOURCE_FLAGS, SHARED, PRINT, FILENAME, SELECTOR, DRY_RUN, RECORD],
     resources
 );
 subcommand!(
@@ -107,7 +110,14 @@ subcommand!(
     &[],
     "(-f FILENAME | TYPE NAME) EXPRESSIONS [--resource-version=version] [options]",
     "Set the selector on a resource",
-    &[SHARED, &[string("resource-version", "", "Only if the object has this version")], PRINT, FILENAME, DRY_RUN],
+    &[
+        SHARED,
+        &[string("resource-version", "", "Only if the object has this version")],
+        PRINT,
+        PLAIN_FILENAME,
+        DRY_RUN,
+        RECORD
+    ],
     selector
 );
 subcommand!(
@@ -116,7 +126,7 @@ subcommand!(
     &["sa"],
     "(-f FILENAME | TYPE NAME) SERVICE_ACCOUNT [options]",
     "Update the service account of a resource",
-    &[SHARED, PRINT, FILENAME, DRY_RUN],
+    &[SHARED, PRINT, FILENAME, DRY_RUN, RECORD],
     service_account
 );
 subcommand!(
@@ -153,6 +163,7 @@ async fn change_all(session: &Session, matches: &Matches, infos: Vec<Info>, done
             failures.push(Failure::Message(why));
             continue;
         }
+        record(&mut wanted, matches);
         let here = matches.bool("local") || operation.dry_run == DryRun::Client;
         if here {
             operation.print(session, &info, &wanted, done)?;
@@ -198,8 +209,14 @@ async fn image(session: &Session, matches: &Matches) -> Result<()> {
 }
 
 async fn env(session: &Session, matches: &Matches) -> Result<()> {
-    let (objects, mut words) = split(&matches.args);
+    let mut arguments = matches.args.clone();
+    arguments.retain(|word| word != "-");
+    let (objects, mut words) = split(&arguments);
     words.extend(matches.list("env"));
+    if arguments.len() < matches.args.len() {
+        let text = std::io::read_to_string(std::io::stdin())?;
+        words.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string));
+    }
     let infos = selected(session, matches, &objects).await?;
     let pattern = matches.str("containers").to_string();
     if matches.bool("list") {
@@ -209,10 +226,21 @@ async fn env(session: &Session, matches: &Matches) -> Result<()> {
     if let Some(from) = matches.opt("from") {
         wanted.set.extend(from_object(session, matches, from).await?);
     }
-    if wanted.set.is_empty() && wanted.remove.is_empty() {
-        return Err(Failure::message("at least one environment variable must be provided"));
+    let mut fitting = Vec::new();
+    for mut info in infos {
+        let place = (info.resource.name.clone(), info.name.clone());
+        let spec = set::pod_spec(&mut info.object)
+            .map_err(|why| Failure::message(format!("{}/{} {why}", place.0, place.1)))?;
+        let none = set::containers(spec, &pattern, true).is_empty();
+        match none {
+            true => session.output.warn(&format!(
+                "Warning: {}/{} does not have any containers matching {pattern:?}",
+                info.resource.kind, info.name
+            )),
+            false => fitting.push(info),
+        }
     }
-    change_all(session, matches, infos, "env updated", &|object| wanted.apply(object, &pattern)).await
+    change_all(session, matches, fitting, "env updated", &|object| wanted.apply(object, &pattern)).await
 }
 
 async fn list_env(session: &Session, infos: Vec<Info>, pattern: &str, resolve: bool) -> Result<()> {
@@ -246,7 +274,7 @@ async fn from_object(session: &Session, matches: &Matches, from: &str) -> Result
     let reference = match source.resource.kind.as_str() {
         "ConfigMap" => "configMapKeyRef",
         "Secret" => "secretKeyRef",
-        other => return Err(Failure::message(format!("unsupported resource specified in --from: {other}"))),
+        _ => return Err(Failure::message("unsupported resource specified in --from")),
     };
     let keys = matches.list("keys");
     let data = source.object["data"].as_object().into_iter().flatten();

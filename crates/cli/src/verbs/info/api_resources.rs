@@ -44,7 +44,9 @@ async fn api_resources(session: &Session, matches: &Matches) -> Result<()> {
     }
     let (output, sort_by) = (matches.str("output"), matches.str("sort-by"));
     if !["", "wide", "name", "json", "yaml", "kyaml"].contains(&output) {
-        return Err(Failure::message(format!("--output {output} is not available")));
+        return Err(Failure::message(format!(
+            "unable to match a printer suitable for the output format {output:?}, allowed formats are: json,kyaml,name,wide,yaml"
+        )));
     }
     if !["", "name", "kind"].contains(&sort_by) {
         return Err(Failure::message("--sort-by accepts only name or kind"));

@@ -16,13 +16,13 @@ use crate::{
 const FLAGS: &[Flag] = &[
     boolean("recursive", "false", "Fields of fields too, without their descriptions"),
     string("api-version", "", "Version of the API to read, as group/version"),
-    string("output", "plaintext", "plaintext or plaintext-openapiv2"),
+    string("output", "plaintext", "plaintext or plaintext-openapiv2").short('o'),
 ];
 
 pub static COMMAND: Command = Command {
     name: "explain",
     aliases: &[],
-    usage: "TYPE [--recursive=FALSE|TRUE] [--api-version=api-version-group] [-o|--output=plaintext|plaintext-openapiv2]",
+    usage: "TYPE [--recursive=FALSE|TRUE] [--api-version=api-version-group] [-o|--output=plaintext|plaintext-openapiv2] [options]",
     about: "Get documentation for a resource",
     flags: &[FLAGS],
     commands: &[],
@@ -46,7 +46,7 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
         let (given_group, given_version) = given.split_once('/').unwrap_or(("", given));
         (group, version) = (given_group.to_string(), given_version.to_string());
     }
-    let document = document(session, &group, &version).await?;
+    let document = document(session, &group, &version, &resource.name).await?;
     let wanted = GroupVersionResource { group: &group, version: &version, resource: &resource.name };
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     match plaintext(&document, wanted, &path, matches.bool("recursive")) {
@@ -90,13 +90,13 @@ async fn resource_and_path(
     Ok((found, parts[1..].iter().map(|part| part.to_string()).collect()))
 }
 
-async fn document(session: &Session, group: &str, version: &str) -> Result<Value> {
+async fn document(session: &Session, group: &str, version: &str, resource: &str) -> Result<Value> {
     let rest = session.rest().await?;
     let key = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
     let index = rest.get("/openapi/v3").value().await?;
     let Some(url) = index["paths"][&key]["serverRelativeURL"].as_str() else {
         let shown = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
-        return Err(Failure::message(format!("couldn't find resource for \"{shown}\"")));
+        return Err(Failure::message(format!("couldn't find resource for \"{shown}, Resource={resource}\"")));
     };
     rest.get(url).value().await
 }

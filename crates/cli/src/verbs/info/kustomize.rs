@@ -25,12 +25,23 @@ pub static COMMAND: Command = Command {
     run: run!(run),
 };
 
+/// A directory of this machine must be there; what is no path is looked for elsewhere.
+pub fn must_be_there(directory: &str) -> Result<()> {
+    if directory.contains("://") || std::path::Path::new(directory).exists() {
+        return Ok(());
+    }
+    Err(Failure::message(format!(
+        "must build at directory: not a valid directory: evalsymlink failure on '{directory}' : lstat {directory}: no such file or directory"
+    )))
+}
+
 async fn run(session: &Session, matches: &Matches) -> Result<()> {
     let directory = match matches.args.as_slice() {
         [] => ".",
         [directory] => directory,
         _ => return Err(Failure::message("specify one path to kustomization.yaml")),
     };
+    must_be_there(directory)?;
     let built = kustomize::build(directory, &Disk).map_err(Failure::message)?;
     for warning in &built.warnings {
         session.output.warn(warning);

@@ -86,6 +86,13 @@ async fn list(session: &Session, matches: &Matches) -> Result<()> {
                 .output
                 .warn(&format!("  - warning: {} is overshadowed by a similarly named plugin", file.display()));
         }
+        let words: Vec<&str> = name.split('-').skip(1).collect();
+        if !names.contains(&name)
+            && let Some(path) = existing(&words)
+        {
+            warnings += 1;
+            session.output.warn(&format!("  - warning: {name} overwrites existing command: {path:?}"));
+        }
         names.push(name);
     }
     match warnings {
@@ -95,10 +102,21 @@ async fn list(session: &Session, matches: &Matches) -> Result<()> {
     }
 }
 
-/// Becomes the plugin that the words name, the longest name first; returns if there is none.
-pub fn become_plugin(words: &[String]) -> Option<Failure> {
+/// The path of the command of ours that the words name.
+fn existing(words: &[&str]) -> Option<String> {
+    let mut command = &crate::verbs::ROOT;
+    let mut path = command.name.to_string();
+    for word in words {
+        command = command.commands.iter().copied().find(|c| c.name == *word || c.aliases.contains(word))?;
+        path = format!("{path} {}", command.name);
+    }
+    Some(path)
+}
+
+/// Becomes the plugin that the words name, the longest name first; returns if there is none of at least `least` words.
+pub fn become_plugin(words: &[String], least: usize) -> Option<Failure> {
     let named: Vec<&String> = words.iter().take_while(|w| !w.starts_with('-')).collect();
-    for count in (1..=named.len()).rev() {
+    for count in (least..=named.len()).rev() {
         let name: Vec<String> = named[..count].iter().map(|w| w.replace('-', "_")).collect();
         let file = format!("kubectl-{}", name.join("-"));
         if let Some(path) = folders().iter().map(|f| f.join(&file)).find(|f| is_executable(f)) {

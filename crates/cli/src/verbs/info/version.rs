@@ -53,7 +53,7 @@ fn architecture() -> &'static str {
 }
 
 async fn version(session: &Session, matches: &Matches) -> Result<()> {
-    if !matches.args.is_empty() {
+    if !matches.args.is_empty() && !matches.bool("client") {
         return Err(Failure::message(format!("extra arguments: {}", go_list(&matches.args))));
     }
     if !["", "yaml", "json"].contains(&matches.str("output")) {

@@ -50,11 +50,13 @@ pub async fn nodes(session: &Session, matches: &Matches) -> Result<Vec<Info>> {
         return Err(Failure::usage(format!("USAGE: {} NODE [flags]", matches.command.trim_start_matches("kubectl "))));
     }
     if !matches.args.is_empty() && !selection.selector.is_empty() {
-        return Err(Failure::message("error: cannot specify both a node name and a --selector option"));
+        return Err(Failure::usage("cannot specify both a node name and a --selector option"));
     }
     let names = matches.args.iter().map(|n| n.trim_start_matches("node/").to_string());
     selection.arguments = std::iter::once("nodes".to_string()).chain(names).collect();
-    selection.all_or_nothing(session).await
+    let (infos, failures) = selection.select(session).await?;
+    // The first that is not there ends it.
+    failures.into_iter().next().map_or(Ok(infos), Err)
 }
 
 async fn set_all(session: &Session, matches: &Matches, unschedulable: bool) -> Result<()> {

@@ -195,7 +195,17 @@ async fn remove(session: &Session, matches: &Matches, pod: &Value) -> Result<()>
     let resource = session.resource("pods").await?;
     let info =
         Info { resource, namespace: namespace.into(), name: name.into(), source: String::new(), object: Value::Null };
-    until_gone(session, &info, metadata(pod, "uid")).await?;
+    let gone = until_gone(session, &info, metadata(pod, "uid"));
+    match matches.int("skip-wait-for-delete-timeout") {
+        0 => gone.await?,
+        // Its node may never say that it ended.
+        seconds => {
+            let live = info.get(session).await.unwrap_or_default();
+            let asked: Option<jiff::Timestamp> = metadata(&live, "deletionTimestamp").parse().ok();
+            let left = asked.map_or(0, |asked| asked.as_second() + seconds + 1 - session.env.now().as_second());
+            env::timeout(Duration::from_secs(left.max(0) as u64), gone).await.unwrap_or(Ok(()))?;
+        }
+    }
     let done = if matches.bool("disable-eviction") { "deleted" } else { "evicted" };
     session.output.line(&format!("pod/{name} {done}"));
     session.output.flush();

@@ -45,7 +45,7 @@ struct Taint {
 fn effect(text: &str) -> Result<String> {
     match text {
         "NoSchedule" | "PreferNoSchedule" | "NoExecute" => Ok(text.to_string()),
-        other => Err(Failure::message(format!("invalid taint effect: {other}, unsupported taint effect"))),
+        other => Err(Failure::usage(format!("invalid taint effect: {other}, unsupported taint effect"))),
     }
 }
 
@@ -58,7 +58,7 @@ fn parse(words: &[String]) -> Result<(Vec<Taint>, Vec<Taint>)> {
         let (pair, found) = match text.split_once(':') {
             Some((pair, found)) => (pair, effect(found)?),
             None if removing.is_some() => (text, String::new()),
-            None => return Err(Failure::message(format!("unknown taint spec: {word}"))),
+            None => return Err(Failure::usage(format!("unknown taint spec: {word}"))),
         };
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let taint = Taint { key: key.to_string(), value: value.to_string(), effect: found };
@@ -74,13 +74,29 @@ async fn taint(session: &Session, matches: &Matches) -> Result<()> {
     let is_taint = |word: &String| word.contains(':') || word.contains('=') || word.ends_with('-');
     let at = matches.args.iter().position(is_taint).unwrap_or(matches.args.len());
     let (objects, words) = matches.args.split_at(at);
-    if words.is_empty() {
-        return Err(Failure::message("at least one taint update is required"));
-    }
     if objects.is_empty() {
         return Err(Failure::message("one or more resources must be specified as <resource> <name>"));
     }
+    if words.is_empty() {
+        return Err(Failure::message("at least one taint update is required"));
+    }
     let (add, remove) = parse(words)?;
+    let both: Vec<String> = remove
+        .iter()
+        .filter(|gone| {
+            add.iter().any(|new| new.key == gone.key && [new.effect.as_str(), ""].contains(&gone.effect.as_str()))
+        })
+        .map(|gone| format!("{}={}", gone.key, gone.effect))
+        .collect();
+    if !both.is_empty() {
+        return Err(Failure::message(format!(
+            "can not both modify and remove the following taint(s) in the same command: {}",
+            both.join(", ")
+        )));
+    }
+    if !["node", "nodes", "no"].contains(&objects[0].to_lowercase().split('/').next().unwrap_or_default()) {
+        return Err(Failure::message(format!("invalid resource type {}, only node types are supported", objects[0])));
+    }
     let mut operation = Operation::of(session, matches)?.typed().without_suffix();
     let mut selection = Selection::of(session, matches)?;
     selection.arguments = objects.to_vec();

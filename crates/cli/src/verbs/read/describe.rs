@@ -33,10 +33,12 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
     selection.allow_empty_selector = true;
     selection.latest = true;
     let (mut infos, mut failures) = selection.select(session).await?;
+    let mut by_beginning = false;
     if infos.is_empty() && failures.iter().all(Failure::is_not_found) && matches.args.len() == 2 && !failures.is_empty()
     {
         let found = by_prefix(session, &selection, &matches.args).await?;
         if !found.is_empty() {
+            by_beginning = true;
             infos = found;
             failures.clear();
         }
@@ -47,10 +49,14 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
         let text = describe::describe(&info.object, &reader, &context, matches.bool("show-events")).await;
         match text {
             Ok(text) => {
-                if index > 0 {
+                if index > 0 && !by_beginning {
                     session.output.print("\n\n");
                 }
                 session.output.print(&text);
+                // Those that only begin so are ended, not parted.
+                if by_beginning {
+                    session.output.print("\n");
+                }
             }
             Err(error) => failures.push(Failure::Message(error)),
         }

@@ -89,7 +89,7 @@ async fn get(session: &Session, matches: &Matches) -> Result<()> {
     selection.allow_empty_selector = true;
     selection.ignore_not_found = matches.bool("ignore-not-found");
     selection.latest = true;
-    if printer.is_none() {
+    if printer.is_none() && matches.bool("server-print") {
         selection.accept = TABLE_ACCEPT.to_string();
         selection.include_object = sort_by.is_some();
     }

@@ -28,6 +28,12 @@ pub async fn watch(session: &Session, matches: &Matches, mut selection: Selectio
         Err(failure) if selection.ignore_not_found && failure.is_not_found() => return Ok(()),
         other => other?,
     };
+    if infos.len() > 1 && !infos[0].name.is_empty() {
+        return Err(Failure::message(format!(
+            "watch is only supported on individual resources and resource collections - {} resources were found",
+            infos.len()
+        )));
+    }
     let Some(first) = infos.first() else { return Ok(()) };
     let is_list = first.name.is_empty();
     let resource = first.resource.clone();

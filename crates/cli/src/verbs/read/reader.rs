@@ -10,6 +10,9 @@ use crate::{
     session::Session,
 };
 
+/// Objects of one answer.
+const CHUNK: &str = "500";
+
 pub struct RestReader<'a> {
     pub session: &'a Session,
 }
@@ -17,11 +20,19 @@ pub struct RestReader<'a> {
 impl ObjectReader for RestReader<'_> {
     async fn read(&self, query: Query) -> Result<Vec<Value>, String> {
         let rest = self.session.rest().await.map_err(|e| e.text())?;
-        let answer = rest.get(query.path()).value().await.map_err(|e| e.text())?;
-        Ok(match query.name {
-            Some(_) => vec![answer],
-            None => items_of(answer),
-        })
+        if query.name.is_some() {
+            return Ok(vec![rest.get(query.path()).value().await.map_err(|e| e.text())?]);
+        }
+        let (mut found, mut next) = (Vec::new(), String::new());
+        loop {
+            let call = rest.get(query.path()).query("limit", CHUNK).query_opt("continue", &next);
+            let answer = call.value().await.map_err(|e| e.text())?;
+            next = answer["metadata"]["continue"].as_str().unwrap_or_default().to_string();
+            found.extend(items_of(answer));
+            if next.is_empty() {
+                return Ok(found);
+            }
+        }
     }
 
     async fn raw(&self, path: &str) -> Result<Value, String> {

@@ -12,7 +12,7 @@ use crate::{
     failure::{Failure, Result},
     flags::{Flag, Matches, array, boolean, duration},
     printers::{Operation, PRINT},
-    resource::{ALL_NAMESPACES, FIELD_SELECTOR, FILENAME, Info, SELECTOR, Selection},
+    resource::{ALL_NAMESPACES, FIELD_SELECTOR, Info, PLAIN_FILENAME, SELECTOR, Selection},
     run,
     session::Session,
     template::{custom_columns::relaxed_expression, jsonpath::JsonPath},
@@ -31,7 +31,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "([-f FILENAME] | resource.group/resource.name | resource.group [(-l label | --all)]) [--for=create|--for=delete|--for condition=available|--for=jsonpath='{}'[=value]] [options]",
     about: "Wait for a specific condition on one or many resources",
-    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, FIELD_SELECTOR, ALL_NAMESPACES],
+    flags: &[FLAGS, PRINT, PLAIN_FILENAME, SELECTOR, FIELD_SELECTOR, ALL_NAMESPACES],
     commands: &[],
     run: run!(wait),
 };

@@ -11,6 +11,7 @@ use crate::{
     resource::{ALL_NAMESPACES, FIELD_SELECTOR, FILENAME, SELECTOR},
     run,
     session::Session,
+    verbs::change::record::RECORD,
 };
 
 pub const FLAGS: &[Flag] = &[
@@ -27,7 +28,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "[--overwrite] (-f FILENAME | TYPE NAME) KEY_1=VAL_1 ... KEY_N=VAL_N [--resource-version=version] [options]",
     about: "Update the labels on a resource",
-    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, FIELD_SELECTOR, ALL_NAMESPACES, DRY_RUN],
+    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, FIELD_SELECTOR, ALL_NAMESPACES, DRY_RUN, RECORD],
     commands: &[],
     run: run!(run),
 };

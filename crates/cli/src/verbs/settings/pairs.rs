@@ -10,7 +10,7 @@ use crate::{
     printers::{Operation, operation::DryRun},
     resource::{Info, Selection},
     session::Session,
-    verbs::change::{Change, MERGE},
+    verbs::change::{Change, MERGE, record::record},
 };
 
 #[derive(Debug, Default, PartialEq)]
@@ -30,6 +30,11 @@ pub fn parse(words: &[String], what: &str) -> Result<Pairs> {
     let mut pairs = Pairs::default();
     for word in words {
         if let Some((key, value)) = word.split_once('=').filter(|(key, _)| !key.is_empty()) {
+            if what == "label"
+                && let Some(why) = api::names::label_value(value).first()
+            {
+                return Err(Failure::message(format!("invalid label value: {word:?}: {why}")));
+            }
             pairs.set.push((key.to_string(), value.to_string()));
         } else if let Some(key) = word.strip_suffix('-').filter(|key| !key.is_empty()) {
             pairs.remove.push(key.to_string());
@@ -37,8 +42,16 @@ pub fn parse(words: &[String], what: &str) -> Result<Pairs> {
             return Err(Failure::message(format!("unexpected {what} format: {word}")));
         }
     }
-    if let Some((key, _)) = pairs.set.iter().find(|(key, _)| pairs.remove.contains(key)) {
-        return Err(Failure::message(format!("can not both modify and remove {what} {key:?} in the same command")));
+    let both: Vec<&str> =
+        pairs.set.iter().filter(|(key, _)| pairs.remove.contains(key)).map(|(key, _)| key.as_str()).collect();
+    if !both.is_empty() {
+        return Err(Failure::message(match what {
+            "label" => "can not both modify and remove a label in the same command".to_string(),
+            _ => format!(
+                "can not both modify and remove the following {what}(s) in the same command: {}",
+                both.join(", ")
+            ),
+        }));
     }
     Ok(pairs)
 }
@@ -59,7 +72,7 @@ pub async fn run(session: &Session, matches: &Matches, subject: &Subject) -> Res
     let pairs = parse(&words, subject.word)?;
     let mut selection = Selection::of(session, matches)?;
     selection.arguments = objects;
-    selection.latest = true;
+    selection.latest = !selection.local;
     let listing = matches.bool("list");
     if selection.arguments.is_empty() && !selection.has_files() {
         return Err(Failure::Plain(
@@ -141,6 +154,7 @@ async fn one(
         values.insert(key.clone(), Value::Null);
     }
     let mut patch = json!({"metadata": {subject.field: values}});
+    record(&mut patch, matches);
     if let Some(version) = matches.opt("resource-version") {
         patch["metadata"]["resourceVersion"] = version.into();
     }
@@ -160,6 +174,8 @@ async fn one(
         _ if subject.word != "label" => subject.done.to_string(),
         (true, _) => subject.done.to_string(),
         (false, true) => format!("un{}", subject.done),
+        // A removal first makes the map that it removes from.
+        (false, false) if now.is_null() && !pairs.remove.is_empty() => subject.done.to_string(),
         (false, false) => format!("not {}", subject.done),
     };
     if matches.bool("list") {
@@ -186,6 +202,6 @@ mod tests {
         check("pods web a=b c-", "pods web", &[("a", "b")], &["c"]);
         check("pod/web a=", "pod/web", &[("a", "")], &[]);
         let clash = parse(&words("a=b a-"), "label").err().map(|e| e.text());
-        assert_eq!(clash.as_deref(), Some("can not both modify and remove label \"a\" in the same command"));
+        assert_eq!(clash.as_deref(), Some("can not both modify and remove a label in the same command"));
     }
 }

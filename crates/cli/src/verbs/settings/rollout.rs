@@ -135,8 +135,9 @@ async fn set_paused(session: &Session, matches: &Matches, paused: bool) -> Resul
     for info in selected(session, matches).await? {
         if info.resource.kind != "Deployment" {
             failures.push(Failure::message(format!(
-                "{}.{} {:?} {verb} is not supported",
-                info.resource.name, info.resource.group, info.name
+                "{} {:?} {verb} is not supported",
+                info.resource.qualified(),
+                info.name
             )));
             continue;
         }

@@ -52,17 +52,28 @@ fn selector_of(object: &Value) -> Result<String> {
     Ok(parts.join(","))
 }
 
+/// The group and kind as upstream's visitors name them; `what` is who would have been visited.
+fn refused(info: &Info, what: &str) -> Failure {
+    let (group, kind) = (info.resource.group.as_str(), info.resource.kind.as_str());
+    let shown = if group.is_empty() { kind.to_string() } else { format!("{kind}.{group}") };
+    let visited =
+        [("batch", "Job"), ("", "Pod"), ("apps", "ReplicaSet"), ("", "ReplicationController"), ("batch", "CronJob")];
+    Failure::message(match visited.contains(&(group, kind)) {
+        true => {
+            format!("no {} has been implemented for {shown:?}", if what == "history" { "history viewer" } else { what })
+        }
+        false => format!("error retrieving {what} for {shown:?}, no visitor method exists for {{{group} {kind}}}"),
+    })
+}
+
 async fn revisions(session: &Session, info: &Info) -> Result<BTreeMap<i64, Revision>> {
-    if !has_rollouts(info) {
-        return Err(Failure::message(format!("no history viewer has been implemented for {}", info.resource.kind)));
-    }
     let deployment = info.resource.kind == "Deployment";
     let kept_in = if deployment { "replicasets" } else { "controllerrevisions" };
     let path = format!("/apis/apps/v1/namespaces/{}/{kept_in}", info.namespace);
     let listed = session.rest().await?.get(path).query("labelSelector", selector_of(&info.object)?).value().await?;
     let uid = &info.object["metadata"]["uid"];
     let mut found = BTreeMap::new();
-    for keeper in items_of(listed) {
+    for mut keeper in items_of(listed) {
         let owned = keeper["metadata"]["ownerReferences"].as_array().into_iter().flatten().any(|o| &o["uid"] == uid);
         if !owned {
             continue;
@@ -76,71 +87,87 @@ async fn revisions(session: &Session, info: &Info) -> Result<BTreeMap<i64, Revis
             }
             false => (keeper["revision"].as_i64().unwrap_or(0), keeper["data"]["spec"]["template"].clone()),
         };
-        found.insert(number, Revision { cause, template, keeper });
+        let (version, kind) = if deployment { ("apps/v1", "ReplicaSet") } else { ("apps/v1", "ControllerRevision") };
+        keeper["apiVersion"] = version.into();
+        keeper["kind"] = kind.into();
+        found.insert(number, Revision { cause, template: without_directive(template), keeper });
     }
     Ok(found)
 }
 
+/// A template out of a ControllerRevision is a patch that replaces.
+fn without_directive(mut template: Value) -> Value {
+    if let Some(fields) = template.as_object_mut() {
+        fields.remove("$patch");
+    }
+    template
+}
+
+impl Revision {
+    /// The object that `-o` prints: the ReplicaSet, or the workload as it was.
+    fn object(&self, info: &Info) -> Value {
+        if info.resource.kind == "Deployment" {
+            return self.keeper.clone();
+        }
+        let mut object = info.object.clone();
+        object["spec"]["template"] = self.template.clone();
+        object
+    }
+
+    /// The pod template as `describe` shows it, but for its columns.
+    fn template_text(&self, session: &Session, info: &Info) -> String {
+        let mut template = self.template.clone();
+        if info.resource.kind == "Deployment" && !self.cause.is_empty() {
+            template["metadata"]["annotations"][CHANGE_CAUSE] = self.cause.clone().into();
+        }
+        crate::describe::pod_template(&template, session.env.now())
+    }
+}
+
 pub async fn history(session: &Session, matches: &Matches) -> Result<()> {
     let wanted = matches.int("revision");
+    let infos = selected(session, matches).await;
     if wanted < 0 {
         return Err(Failure::message(format!("revision must be a positive integer: {wanted}")));
     }
     let mut printer = Printer::of(matches, ALLOWED)?;
-    for info in selected(session, matches).await? {
-        let mut found = revisions(session, &info).await?;
+    for info in infos? {
+        if !has_rollouts(&info) {
+            return Err(refused(&info, "history"));
+        }
+        let found = revisions(session, &info).await?;
+        let missing = || Failure::message("unable to find the specified revision");
         if let Some(printer) = &mut printer {
-            if wanted > 0 {
-                let revision =
-                    found.remove(&wanted).ok_or_else(|| Failure::message("unable to find the specified revision"))?;
-                session.output.print(&printer.text(&revision.keeper)?);
-            } else {
-                for revision in found.values() {
-                    session.output.print(&printer.text(&revision.keeper)?);
-                }
+            let chosen: Vec<&Revision> = match wanted {
+                0 => found.values().collect(),
+                number => vec![found.get(&number).ok_or_else(missing)?],
+            };
+            for revision in chosen {
+                session.output.print(&printer.text(&revision.object(&info))?);
             }
             continue;
         }
-        let with = if wanted > 0 { format!(" with revision #{wanted}") } else { String::new() };
-        session.output.line(&format!("{}/{}{with}", info.resource.qualified_kind(), info.name));
-        if wanted > 0 {
-            let revision =
-                found.remove(&wanted).ok_or_else(|| Failure::message("unable to find the specified revision"))?;
-            session.output.line(&template_text(&revision.template));
-            continue;
-        }
-        let mut writer = TabWriter::default();
-        writer.row(vec!["REVISION".into(), "CHANGE-CAUSE".into()]);
-        for (number, revision) in &found {
-            let cause = if revision.cause.is_empty() { "<none>" } else { &revision.cause };
-            writer.row(vec![number.to_string(), cause.to_string()]);
-        }
-        session.output.line(&writer.flush());
+        let (with, text) = match wanted {
+            _ if found.is_empty() => (String::new(), "No rollout history found.".to_string()),
+            0 => (String::new(), overview(&found)),
+            number => {
+                let revision = found.get(&number).ok_or_else(missing)?;
+                (format!("with revision #{number}"), revision.template_text(session, &info))
+            }
+        };
+        session.output.line(&format!("{}/{} {with}\n{text}", info.resource.qualified_kind(), info.name));
     }
     Ok(())
 }
 
-/// The pod template as `describe` shows it.
-fn template_text(template: &Value) -> String {
-    let mut lines = vec!["Pod Template:".to_string()];
-    let labels: Vec<String> = template["metadata"]["labels"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default()))
-        .collect();
-    for (index, label) in labels.iter().enumerate() {
-        lines.push(match index {
-            0 => format!("  Labels:\t{label}"),
-            _ => format!("\t{label}"),
-        });
+fn overview(found: &BTreeMap<i64, Revision>) -> String {
+    let mut writer = TabWriter::default();
+    writer.row(vec!["REVISION".into(), "CHANGE-CAUSE".into()]);
+    for (number, revision) in found {
+        let cause = if revision.cause.is_empty() { "<none>" } else { &revision.cause };
+        writer.row(vec![number.to_string(), cause.to_string()]);
     }
-    lines.push("  Containers:".to_string());
-    for container in template["spec"]["containers"].as_array().into_iter().flatten() {
-        lines.push(format!("   {}:", container["name"].as_str().unwrap_or_default()));
-        lines.push(format!("    Image:\t{}", container["image"].as_str().unwrap_or_default()));
-    }
-    lines.join("\n")
+    writer.flush()
 }
 
 pub async fn undo(session: &Session, matches: &Matches) -> Result<()> {
@@ -148,46 +175,57 @@ pub async fn undo(session: &Session, matches: &Matches) -> Result<()> {
     let wanted = matches.int("to-revision");
     for info in selected(session, matches).await? {
         if !has_rollouts(&info) {
-            return Err(Failure::message(format!("no rollbacker has been implemented for {}", info.resource.kind)));
-        }
-        if info.object["spec"]["paused"] == true {
-            return Err(Failure::message(format!(
-                "you cannot rollback a paused deployment; resume it first with 'kubectl rollout resume deployment/{}' and try again",
-                info.name
-            )));
+            return Err(refused(&info, "rollbacker"));
         }
         let found = revisions(session, &info).await?;
+        let deployment = info.resource.kind == "Deployment";
         let target = match wanted {
-            0 => found.keys().rev().nth(1).copied(),
-            number => found.contains_key(&number).then_some(number),
+            0 => found.values().rev().nth(1),
+            number => found.get(&number),
         };
-        let Some(target) = target.and_then(|number| found.get(&number).map(|r| (number, r))) else {
+        let Some(target) = target else {
             return Err(Failure::message(match wanted {
-                0 => "no rollout history found for deployment ".to_string() + &format!("{:?}", info.name),
+                0 if deployment => format!("no rollout history found for deployment {:?}", info.name),
+                0 => "no last revision to roll back to".to_string(),
                 number => format!("unable to find specified revision {number} in history"),
             }));
         };
-        let done = roll_back(session, &operation, &info, target.1).await?;
-        operation.print(session, &info, &info.object, done)?;
+        let done = roll_back(session, &operation, &info, target, wanted).await?;
+        operation.print(session, &info, &info.object, &done)?;
     }
     Ok(())
 }
 
-async fn roll_back(session: &Session, operation: &Operation, info: &Info, target: &Revision) -> Result<&'static str> {
+/// Does it; what is said of it.
+async fn roll_back(
+    session: &Session,
+    operation: &Operation,
+    info: &Info,
+    target: &Revision,
+    wanted: i64,
+) -> Result<String> {
+    let deployment = info.resource.kind == "Deployment";
     let change = Change { session, manager: "kubectl-rollout", validation: "", dry_run: operation.dry_run };
     if operation.dry_run == DryRun::Client {
-        return Ok("rolled back");
+        let text = target.template_text(session, info);
+        return Ok(if deployment { text } else { format!("will roll back to {text}") });
     }
-    if info.resource.kind != "Deployment" {
-        change.patch(info, STRATEGIC, &target.keeper["data"]).await?;
-        return Ok("rolled back");
+    if deployment && info.object["spec"]["paused"] == true {
+        return Err(Failure::message(
+            "you cannot rollback a paused deployment; resume it first with 'kubectl rollout resume' and try again",
+        ));
     }
     let mut template = target.template.clone();
     if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
         labels.remove("pod-template-hash");
     }
-    if template == info.object["spec"]["template"] {
-        return Ok("skipped rollback (current template already matches revision)");
+    if same_template(&template, &info.object["spec"]["template"]) {
+        return Ok(format!("skipped rollback (current template already matches revision {wanted})"));
+    }
+    let failed = |failure: Failure| Failure::message(format!("failed restoring revision {wanted}: {}", failure.text()));
+    if !deployment {
+        change.patch(info, STRATEGIC, &target.keeper["data"]).await.map_err(failed)?;
+        return Ok("rolled back".to_string());
     }
     let mut annotations = serde_json::Map::new();
     let keep = [
@@ -212,6 +250,18 @@ async fn roll_back(session: &Session, operation: &Operation, info: &Info, target
         {"op": "replace", "path": "/spec/template", "value": template},
         {"op": "replace", "path": "/metadata/annotations", "value": annotations},
     ]);
-    change.patch(info, JSON, &patch).await?;
-    Ok("rolled back")
+    change.patch(info, JSON, &patch).await.map_err(failed)?;
+    Ok("rolled back".to_string())
+}
+
+/// Whether two templates say the same; an absent creation time may be written as null.
+fn same_template(one: &Value, other: &Value) -> bool {
+    let plain = |template: &Value| {
+        let mut template = template.clone();
+        if let Some(meta) = template["metadata"].as_object_mut() {
+            meta.retain(|_, value| !value.is_null());
+        }
+        template
+    };
+    plain(one) == plain(other)
 }

@@ -18,7 +18,10 @@ use crate::{
     resource::{FILENAME, Info, SELECTOR, Selection},
     run,
     session::Session,
-    verbs::change::{Change, MERGE},
+    verbs::change::{
+        Change, MERGE,
+        record::{RECORD, record_after},
+    },
 };
 
 const FLAGS: &[Flag] = &[
@@ -34,7 +37,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "[--resource-version=version] [--current-replicas=count] --replicas=COUNT (-f FILENAME | TYPE NAME) [options]",
     about: "Set a new size for a deployment, replica set, or replication controller",
-    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, DRY_RUN],
+    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, DRY_RUN, RECORD],
     commands: &[],
     run: run!(scale),
 };
@@ -90,10 +93,18 @@ async fn one(session: &Session, matches: &Matches, dry_run: DryRun, info: &Info,
     let change = Change { session, manager: "kubectl-scale", validation: "", dry_run };
     change.patch_subresource(info, "scale", MERGE, patch.to_string().into_bytes()).await.map_err(|failure| {
         match failure.is_not_found() && failure.text().contains("could not find the requested resource") {
-            true => Failure::message(format!("could not find the requested resource: {}", info.resource.name)),
+            // The scale client asks about no resource by name.
+            true => match failure {
+                Failure::Status(mut status) => {
+                    status.message = "the server could not find the requested resource".to_string();
+                    Failure::Status(status)
+                }
+                failure => failure,
+            },
             false => failure,
         }
     })?;
+    record_after(session, matches, "kubectl-scale", dry_run, info).await?;
     let timeout = matches.duration("timeout");
     if timeout > Duration::ZERO && dry_run == DryRun::None {
         let waited = env::timeout(timeout, until_scaled(session, info, replicas)).await;

@@ -40,7 +40,7 @@ async fn attach(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("at least 1 argument is required for attach"));
     }
     if matches.args.len() > 2 {
-        return Err(Failure::usage(
+        return Err(Failure::message(
             "expected POD, TYPE/NAME, or TYPE NAME, (at most 2 arguments) saw ".to_string()
                 + &format!("{}: {}", matches.args.len(), crate::verbs::info::version::go_list(&matches.args)),
         ));

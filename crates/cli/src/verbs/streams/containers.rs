@@ -103,12 +103,17 @@ pub async fn pod(session: &Session, words: &[String], timeout: Duration) -> Resu
     pod_of(session, &info, timeout).await
 }
 
+/// Of a kind that stands for no pods; `what` is what can't be done.
+pub fn without_selector(what: &str, info: &Info) -> Failure {
+    let of_type = format!("*{}.{}", info.resource.version, info.resource.kind);
+    Failure::message(format!("{what} {of_type}: selector for {of_type} not implemented"))
+}
+
 pub async fn pod_of(session: &Session, info: &Info, timeout: Duration) -> Result<Value> {
     if info.resource.name == "pods" {
         return Ok(info.object.clone());
     }
-    let selector = pod_selector(&info.object)
-        .ok_or_else(|| Failure::message(format!("cannot attach to {}: selector is empty or unknown", info.shown())))?;
+    let selector = pod_selector(&info.object).ok_or_else(|| without_selector("cannot attach to", info))?;
     if let Some(found) = pods(session, &info.namespace, &selector).await?.into_iter().next() {
         return Ok(found);
     }

@@ -11,7 +11,7 @@ use crate::{
     failure::{Failure, Result},
     flags::{Flag, Matches, array, boolean, string},
     generate::workloads::{environment, is_image_reference},
-    resource::{FILENAME, Info, Selection, metadata},
+    resource::{FILES, Info, Selection, metadata},
     run,
     session::Session,
     verbs::{
@@ -51,7 +51,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "(POD | TYPE[[.VERSION].GROUP]/NAME) [ -- COMMAND [args...] ] [options]",
     about: "Create debugging sessions for troubleshooting workloads and nodes",
-    flags: &[FLAGS, FILENAME],
+    flags: &[FLAGS, FILES],
     commands: &[],
     run: run!(debug),
 };
@@ -90,6 +90,10 @@ async fn debug(session: &Session, matches: &Matches) -> Result<()> {
 fn check(matches: &Matches, names: &[String], command: &[String]) -> Result<()> {
     let (image, copy) = (matches.str("image"), matches.opt("copy-to").is_some());
     let fail = |text: &str| Err(Failure::message(text));
+    let profile = matches.str("profile");
+    if !["legacy", "general", "baseline", "netadmin", "restricted", "sysadmin"].contains(&profile) {
+        return fail(&format!("unknown profile: {profile}"));
+    }
     if copy {
         if image.is_empty() && matches.list("set-image").is_empty() && command.is_empty() {
             return fail("you must specify --image, --set-image or command arguments.");

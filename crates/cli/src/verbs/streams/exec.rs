@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use super::{
     channels::{self, Streams},
-    containers::{choose, pod},
+    containers::{self, choose, pod},
     terminal,
 };
 use crate::{
     command::Command,
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, duration, string},
-    resource::{FILENAME, metadata},
+    resource::{FILES, Selection, metadata},
     rest::path::query_escape,
     run,
     session::Session,
@@ -32,7 +32,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "(POD | TYPE/NAME) [-c CONTAINER] [flags] -- COMMAND [args...] [options]",
     about: "Execute a command in a container",
-    flags: &[FLAGS, FILENAME],
+    flags: &[FLAGS, FILES],
     commands: &[],
     run: run!(exec),
 };
@@ -59,7 +59,7 @@ async fn exec(session: &Session, matches: &Matches) -> Result<()> {
                 Failure::message("you must specify at least one command for the container")
             }
             false => {
-                Failure::message("exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead")
+                Failure::usage("exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead")
             }
         });
     };
@@ -70,7 +70,23 @@ async fn exec(session: &Session, matches: &Matches) -> Result<()> {
     if command.is_empty() {
         return Err(Failure::message("you must specify at least one command for the container"));
     }
-    let pod = pod(session, words, matches.duration("pod-running-timeout")).await?;
+    let timeout = matches.duration("pod-running-timeout");
+    let pod = match files.is_empty() {
+        true => pod(session, words, timeout).await?,
+        false => {
+            let mut selection = Selection::of(session, matches)?;
+            selection.arguments.clear();
+            let (mut infos, failures) = selection.select(session).await?;
+            Failure::aggregate(failures)?;
+            if infos.len() > 1 {
+                return Err(Failure::message("cannot exec into multiple objects at a time"));
+            }
+            let info = infos.pop();
+            let mut info = info.ok_or_else(|| Failure::message("pod, type/name or --filename must be specified"))?;
+            info.object = info.get(session).await?;
+            containers::pod_of(session, &info, timeout).await?
+        }
+    };
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     if ["Succeeded", "Failed"].contains(&phase) {
         return Err(Failure::message(format!(

@@ -5,7 +5,7 @@
 use futures::{StreamExt, stream::FuturesUnordered};
 use serde_json::Value;
 
-use super::containers::{all_names, choose, names, object, pod_of, pod_selector, pods};
+use super::containers::{all_names, choose, names, object, pod_of, pod_selector, pods, without_selector};
 use crate::{
     command::Command,
     failure::{Failure, Result},
@@ -67,7 +67,6 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
         }
         container = matches.str("container").to_string();
     }
-    check(matches, &container)?;
     let (namespace, _) = session.namespace()?;
     let mut found = match selector {
         "" => {
@@ -75,6 +74,9 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
             match (matches.bool("all-pods"), pod_selector(&info.object)) {
                 (true, Some(selector)) if info.resource.name != "pods" => pods(session, &namespace, &selector).await?,
                 _ => {
+                    if info.resource.name != "pods" && pod_selector(&info.object).is_none() {
+                        return Err(without_selector("cannot get the logs from", &info));
+                    }
                     let all = match info.resource.name.as_str() {
                         "pods" => Vec::new(),
                         _ => pods(session, &namespace, &pod_selector(&info.object).unwrap_or_default()).await?,
@@ -93,6 +95,7 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
             all
         }
     };
+    check(matches, &container)?;
     if found.is_empty() {
         session.output.warn(&format!("No resources found in {namespace} namespace."));
         return Ok(());

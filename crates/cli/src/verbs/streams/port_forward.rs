@@ -20,14 +20,16 @@ use super::{
 use crate::{
     command::Command,
     failure::{Failure, Result},
-    flags::{Flag, Matches, duration, list},
+    flags::{Flag, Matches, duration, list_of},
     resource::{Info, metadata},
     run,
     session::Session,
 };
 
-const FLAGS: &[Flag] =
-    &[list("address", "Addresses to listen on"), duration("pod-running-timeout", "1m0s", "How long to wait for a pod")];
+const FLAGS: &[Flag] = &[
+    list_of("address", "localhost", "Addresses to listen on"),
+    duration("pod-running-timeout", "1m0s", "How long to wait for a pod"),
+];
 
 pub static COMMAND: Command = Command {
     name: "port-forward",
@@ -134,10 +136,7 @@ async fn port_forward(session: &Session, matches: &Matches) -> Result<()> {
         };
         wanted.push(ports(&word, |name| named_port(&pod, name))?);
     }
-    let addresses = match matches.list("address") {
-        list if list.is_empty() => vec!["localhost".to_string()],
-        list => list,
-    };
+    let addresses = matches.list("address");
     let mut listeners = Vec::new();
     for ports in wanted {
         listeners.extend(listen(session, &addresses, ports).await?);

@@ -102,6 +102,9 @@ fn text(status: StatusCode, text: &str) -> Response<Body> {
 
 async fn proxy(session: &Session, matches: &Matches) -> Result<()> {
     let filter = Rc::new(Filter::of(matches)?);
+    if matches.opt("unix-socket").is_some() && matches.changed("port") {
+        return Err(Failure::message("cannot set --unix-socket and --port at the same time"));
+    }
     if matches.bool("disable-filter") && matches.opt("unix-socket").is_none() {
         session
             .output
@@ -173,7 +176,11 @@ async fn answer(
         && let Some(inner) = path.strip_prefix(prefix.as_str())
     {
         let inside = !inner.split('/').any(|part| part == "..");
-        return Ok(match std::fs::read(folder.join(inner)) {
+        if inside && folder.join(inner).is_dir() && !folder.join(inner).join("index.html").exists() {
+            return Ok(listing(&folder.join(inner)));
+        }
+        let file = if folder.join(inner).is_dir() { folder.join(inner).join("index.html") } else { folder.join(inner) };
+        return Ok(match std::fs::read(file) {
             Ok(bytes) if inside => {
                 Response::new(Full::new(Bytes::from(bytes)).map_err(|never: Infallible| match never {}).boxed_unsync())
             }
@@ -188,6 +195,30 @@ async fn answer(
         Ok(response) => response,
         Err(failure) => text(StatusCode::BAD_GATEWAY, &failure.text()),
     })
+}
+
+/// The names in a directory, as links.
+fn listing(folder: &std::path::Path) -> Response<Body> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.path().is_dir() { format!("{name}/") } else { name }
+        })
+        .collect();
+    names.sort();
+    let escaped =
+        |name: &str| name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;");
+    let link = |name: &String| {
+        let target = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string();
+        format!("<a href=\"{}\">{}</a>\n", target.replace("%2F", "/").replace("%2E", "."), escaped(name))
+    };
+    let page = format!("<pre>\n{}</pre>\n", names.iter().map(link).collect::<String>());
+    let mut response = text(StatusCode::OK, &page);
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/html; charset=utf-8"));
+    response
 }
 
 /// The path and query behind the prefix under which the API is served here.
@@ -304,6 +335,10 @@ mod tests {
     impl Transport for OneConnection {
         fn server(&self) -> &str {
             "http://api.test/behind"
+        }
+
+        fn headers(&self) -> &[(http::HeaderName, http::HeaderValue)] {
+            &[]
         }
 
         fn send(&self, _: Request<Bytes>) -> LocalBoxFuture<'_, Result<Response<rest::Body>>> {

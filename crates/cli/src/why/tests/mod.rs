@@ -1,4 +1,6 @@
-//! What is said about objects in each kind of trouble.
+//! What is said about objects in each kind of trouble; `lasting` has what keeps an object from moving on.
+
+mod lasting;
 
 use futures::executor::block_on;
 use jiff::Timestamp;
