@@ -20,6 +20,7 @@ mod discovery;
 #[cfg(test)]
 mod field_name_tests;
 mod flowcontrol;
+mod internal;
 mod networking;
 mod node;
 mod policy;
@@ -27,6 +28,7 @@ mod rbac;
 mod resource;
 mod scheduling;
 mod storage;
+mod storagemigration;
 mod table;
 
 use std::sync::{Arc, LazyLock};
@@ -34,8 +36,10 @@ use std::sync::{Arc, LazyLock};
 pub use self::apiextensions::custom_resource_definition::FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER;
 pub use self::common::metadata;
 pub use self::core::pod::update as pod_update;
+pub use self::core::pod_spec::projections::drop_disabled as drop_disabled_fields;
 pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;
 pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
+pub use self::internal::storage_version::set_common_encoding_version;
 pub use behavior::{Allocates, Behavior, Column, Handler, Plain, Propagation};
 pub use convert::convert;
 
@@ -136,19 +140,40 @@ pub fn builtin() -> &'static [Arc<Resource>] {
     &BUILTIN
 }
 
-/// Resources that are there only with a feature gate.
-pub fn gated(gate: &str) -> Vec<Arc<Resource>> {
-    table::gated(gate)
+/// Resources that are there only with a feature gate, each with its gate.
+pub fn gated() -> &'static [(&'static str, Arc<Resource>)] {
+    static GATED: LazyLock<Vec<(&'static str, Arc<Resource>)>> = LazyLock::new(table::gated);
+    &GATED
 }
 
-/// A built-in resource by its plural name.
+/// The built-in resources and those of feature gates.
+fn known() -> impl Iterator<Item = &'static Arc<Resource>> {
+    builtin().iter().chain(gated().iter().map(|(_, resource)| resource))
+}
+
+/// Whether a group is built in, be it behind feature gates.
+pub fn is_known_group(group: &str) -> bool {
+    group.is_empty() || known().any(|r| r.group == group)
+}
+
+/// Whether a group has this version, be it behind feature gates.
+pub fn is_known_version(group: &str, version: &str) -> bool {
+    known().any(|r| r.group == group && r.version == version)
+}
+
+/// The group of a resource that is built in, be it behind a feature gate.
+pub fn group_of(plural: &str) -> Option<&'static str> {
+    known().find(|r| r.plural == plural).map(|r| r.group.as_str())
+}
+
+/// A resource by its plural name.
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Arc<Resource>> {
-    builtin().iter().find(|r| r.group == group && r.version == version && r.plural == plural)
+    known().find(|r| r.group == group && r.version == version && r.plural == plural)
 }
 
-/// A built-in resource by its kind.
+/// A resource by its kind.
 pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Arc<Resource>> {
-    builtin().iter().find(|r| r.group == group && r.version == version && r.kind == kind)
+    known().find(|r| r.group == group && r.version == version && r.kind == kind)
 }
 
 /// The built-in resource of a `k8s-openapi` type.
@@ -177,7 +202,7 @@ mod tests {
     #[test]
     fn rows_are_unique() {
         let mut seen = std::collections::HashSet::new();
-        for r in builtin() {
+        for r in known() {
             assert!(seen.insert((r.group.clone(), r.version.clone(), r.plural.clone())), "{r:?} twice");
         }
     }
@@ -221,7 +246,7 @@ mod tests {
                 "selector": 7, "labels": [], "annotations": 1, "ownerReferences": [1], "loadBalancer": [],
             })),
         ];
-        for resource in builtin() {
+        for resource in known() {
             for old in &shapes {
                 for shape in &shapes {
                     let (behavior, mut object) = (&resource.behavior, shape.clone());
@@ -259,7 +284,7 @@ mod tests {
     /// Defaulting what is already defaulted changes nothing.
     #[test]
     fn defaults_are_idempotent() {
-        for resource in builtin() {
+        for resource in known() {
             let mut once =
                 json!({ "metadata": { "name": "a" }, "spec": { "template": { "spec": { "containers": [{}] } } } });
             resource.behavior.default(&mut once);
