@@ -9,7 +9,7 @@ pub const ROOT: &str = "/registry/";
 /// The prefix all objects of a resource share. Built-in groups are left out, as upstream does, so that the two
 /// versions of Event and of HorizontalPodAutoscaler are one set of objects.
 pub fn prefix(resource: &Resource) -> String {
-    match is_builtin_group(&resource.group) {
+    match api::kinds::is_known_group(&resource.group) {
         true => format!("{ROOT}{}/", resource.plural),
         false => custom_prefix(&resource.group, &resource.plural),
     }
@@ -17,10 +17,6 @@ pub fn prefix(resource: &Resource) -> String {
 
 pub fn custom_prefix(group: &str, plural: &str) -> String {
     format!("{ROOT}{group}/{plural}/")
-}
-
-fn is_builtin_group(group: &str) -> bool {
-    group.is_empty() || api::kinds::builtin().iter().any(|r| r.group == group)
 }
 
 /// The prefix that `key` belongs to. Plurals of built-in kinds have no dot and groups of custom resources have one.
@@ -44,7 +40,7 @@ pub fn group_resource(prefix: &str) -> (&str, &str) {
     let path = prefix.strip_prefix(ROOT).unwrap_or(prefix).trim_end_matches('/');
     match path.split_once('/') {
         Some((group, resource)) => (group, resource),
-        None => (api::kinds::builtin().iter().find(|r| r.plural == path).map_or("", |r| r.group.as_str()), path),
+        None => (api::kinds::group_of(path).unwrap_or_default(), path),
     }
 }
 
@@ -72,6 +68,7 @@ mod tests {
             ("/registry/pods/", ("", "pods")),
             ("/registry/deployments/", ("apps", "deployments")),
             ("/registry/events/", ("", "events")),
+            ("/registry/storageversions/", ("internal.apiserver.k8s.io", "storageversions")),
             ("/registry/example.com/widgets/", ("example.com", "widgets")),
         ] {
             assert_eq!(group_resource(prefix), named, "{prefix}");
