@@ -46,6 +46,12 @@ const fn fixed(name: &'static str, stage: Stage) -> FeatureGate {
 pub const INITIALIZERS: &str = "Initializers";
 pub const MUTATING_ADMISSION_POLICY: &str = "MutatingAdmissionPolicy";
 pub const ALLOW_PARSING_USER_UID_FROM_CERT_AUTH: &str = "AllowParsingUserUIDFromCertAuth";
+pub const API_SERVER_IDENTITY: &str = "APIServerIdentity";
+pub const CLUSTER_TRUST_BUNDLE: &str = "ClusterTrustBundle";
+pub const CLUSTER_TRUST_BUNDLE_PROJECTION: &str = "ClusterTrustBundleProjection";
+pub const POD_CERTIFICATE_REQUEST: &str = "PodCertificateRequest";
+pub const STORAGE_VERSION_API: &str = "StorageVersionAPI";
+pub const STORAGE_VERSION_MIGRATOR: &str = "StorageVersionMigrator";
 
 const ALL_ALPHA: &str = "AllAlpha";
 const ALL_BETA: &str = "AllBeta";
@@ -57,8 +63,11 @@ pub const FEATURE_GATES: &[FeatureGate] = &[
     row(ALLOW_PARSING_USER_UID_FROM_CERT_AUTH, Beta, true, true),
     fixed("AnonymousAuthConfigurableEndpoints", Ga),
     fixed("APIResponseCompression", Beta),
+    fixed(API_SERVER_IDENTITY, Beta),
     fixed("AuthorizeNodeWithSelectors", Ga),
     fixed("AuthorizeWithSelectors", Ga),
+    row(CLUSTER_TRUST_BUNDLE, Beta, false, true),
+    row(CLUSTER_TRUST_BUNDLE_PROJECTION, Beta, false, true),
     fixed("ConsistentListFromCache", Ga),
     fixed("CustomResourceFieldSelectors", Beta),
     fixed("DeploymentReplicaSetTerminatingReplicas", Beta),
@@ -78,6 +87,7 @@ pub const FEATURE_GATES: &[FeatureGate] = &[
     fixed("NFTablesProxyMode", Ga),
     fixed("NodeInclusionPolicyInPodTopologySpread", Ga),
     fixed("OrderedNamespaceDeletion", Ga),
+    row(POD_CERTIFICATE_REQUEST, Beta, false, true),
     fixed("PodDeletionCost", Beta),
     fixed("PodLifecycleSleepAction", Ga),
     fixed("PodLifecycleSleepActionAllowZero", Ga),
@@ -94,13 +104,22 @@ pub const FEATURE_GATES: &[FeatureGate] = &[
     fixed("ServiceAccountTokenNodeBindingValidation", Ga),
     fixed("ServiceAccountTokenPodNodeInfo", Ga),
     fixed("ServiceTrafficDistribution", Ga),
+    row(STORAGE_VERSION_API, Alpha, false, true),
     fixed("StorageVersionHash", Beta),
+    row(STORAGE_VERSION_MIGRATOR, Beta, false, true),
     fixed("StreamingCollectionEncodingToJSON", Ga),
     fixed("StructuredAuthenticationConfiguration", Ga),
     fixed("StructuredAuthorizationConfiguration", Ga),
     fixed("SupplementalGroupsPolicy", Ga),
     fixed("TokenRequestServiceAccountUIDValidation", Beta),
     fixed("VolumeAttributesClass", Ga),
+];
+
+/// What is of no use without another: a gate and the one it needs.
+const DEPENDENCIES: &[(&str, &str)] = &[
+    (CLUSTER_TRUST_BUNDLE_PROJECTION, CLUSTER_TRUST_BUNDLE),
+    (POD_CERTIFICATE_REQUEST, "AuthorizeNodeWithSelectors"),
+    (STORAGE_VERSION_API, API_SERVER_IDENTITY),
 ];
 
 /// Which of them are on.
@@ -110,7 +129,12 @@ pub struct FeatureGates(BTreeMap<&'static str, bool>);
 impl FeatureGates {
     /// From `NAME=true|false` pairs, as a flag has them.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
-        let mut gates = Self::default();
+        Self::default().with(pairs)
+    }
+
+    /// The same, where these gates were set before: what is set again counts.
+    pub fn with<'a>(&self, pairs: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        let mut gates = self.clone();
         let (mut alpha, mut beta) = (None, None);
         for pair in pairs.into_iter().map(str::trim).filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').ok_or_else(|| format!("missing bool value for {pair}"))?;
@@ -137,7 +161,22 @@ impl FeatureGates {
                 gates.0.entry(gate.name).or_insert(on);
             }
         }
+        gates.check_dependencies()?;
         Ok(gates)
+    }
+
+    /// Those that were set, as a flag has them.
+    pub fn flag(&self) -> String {
+        self.0.iter().map(|(name, on)| format!("{name}={on}")).collect::<Vec<_>>().join(",")
+    }
+
+    fn check_dependencies(&self) -> Result<(), String> {
+        match DEPENDENCIES.iter().find(|(gate, needed)| self.enabled(gate) && !self.enabled(needed)) {
+            Some((gate, needed)) => {
+                Err(format!("{gate} is enabled, but depends on features that are disabled: [{needed}]"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn set(&mut self, name: &str, on: bool) -> Result<(), String> {
@@ -192,6 +231,13 @@ mod tests {
             "None=true",
             "unrecognized feature gate: None (known are AllAlpha, AllBeta, AllowParsingUserUIDFromCertAuth,",
         );
+        let set = FeatureGates::parse(["ClusterTrustBundle=true"]).unwrap();
+        let both = set.with(["ClusterTrustBundleProjection=true"]).unwrap();
+        assert_eq!(both.flag(), "ClusterTrustBundle=true,ClusterTrustBundleProjection=true");
+        let lonely = "ClusterTrustBundleProjection is enabled, but depends on features that are disabled: \
+                      [ClusterTrustBundle]";
+        check("ClusterTrustBundleProjection=true", lonely);
+        check("ClusterTrustBundleProjection=true,ClusterTrustBundle=true", "false true");
         check("Initializers", "missing bool value for Initializers");
         check("Initializers=maybe", "invalid value of Initializers=maybe");
     }

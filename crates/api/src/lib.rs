@@ -17,6 +17,7 @@ pub mod object_forms;
 mod object_view;
 pub mod openapi;
 pub mod patch;
+pub mod pem;
 pub mod placement;
 pub mod pod_resources;
 pub mod printing;

@@ -4,6 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use api::feature_gates::FeatureGates;
 use client::{Client, ObjectInformer};
 use ipnet::IpNet;
 use metrics::Metrics;
@@ -60,6 +61,8 @@ pub struct Config {
     /// Where Services of type LoadBalancer get their addresses from.
     pub load_balancer: LoadBalancer,
     pub horizontal_pod_autoscaler: HorizontalPodAutoscalerSettings,
+    /// Which kinds and controllers of feature gates there are.
+    pub feature_gates: FeatureGates,
     /// Where the queues are counted; clone it to show them.
     pub metrics: Metrics,
     /// What the controllers wait for before they begin; clone it to ask.
@@ -131,6 +134,7 @@ impl Default for Config {
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
             load_balancer: LoadBalancer::default(),
             horizontal_pod_autoscaler: HorizontalPodAutoscalerSettings::default(),
+            feature_gates: FeatureGates::default(),
             metrics: Metrics::default(),
             caches: Caches::default(),
         }

@@ -4,12 +4,16 @@
 
 use std::sync::Arc;
 
+use api::feature_gates::{
+    CLUSTER_TRUST_BUNDLE, POD_CERTIFICATE_REQUEST, STORAGE_VERSION_API, STORAGE_VERSION_MIGRATOR,
+};
+
 use crate::{
     bootstrap, certificates, cluster_dns, cluster_role_aggregation, cron_job, daemon_set, deployment, disruption,
     endpoints, garbage_collector, horizontal_pod_autoscaler, job, load_balancer, namespace, node, replica_set,
     resource_claim, resource_quota,
     runner::{Controller, Setup},
-    service_account, service_cidr, stateful_set, vertical_pod_autoscaler, volume,
+    service_account, service_cidr, stateful_set, storage_version, vertical_pod_autoscaler, volume,
 };
 
 pub struct ControllerDescriptor {
@@ -22,6 +26,8 @@ pub struct ControllerDescriptor {
     /// (it looks again every so often), a name of ours.
     pub queue: &'static str,
     pub on_by_default: bool,
+    /// It is there only where this feature gate is on, and the server has the gate's kinds.
+    pub gate: Option<&'static str>,
     pub workers: usize,
     pub make: fn(&mut Setup) -> Arc<dyn Controller>,
 }
@@ -40,7 +46,12 @@ pub const fn descriptor(
     make: fn(&mut Setup) -> Arc<dyn Controller>,
 ) -> ControllerDescriptor {
     let service_account = if service_account.is_empty() { None } else { Some(service_account) };
-    ControllerDescriptor { name, service_account, queue, on_by_default: true, workers, make }
+    ControllerDescriptor { name, service_account, queue, on_by_default: true, gate: None, workers, make }
+}
+
+/// One that is there only with its feature gate.
+const fn gated(gate: &'static str, row: ControllerDescriptor) -> ControllerDescriptor {
+    ControllerDescriptor { gate: Some(gate), ..row }
 }
 
 /// Name, service account, queue, workers.
@@ -91,6 +102,10 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     descriptor("service-lb-controller", "service-controller", "service", 1, load_balancer::make),
     descriptor("local-storage-provisioner-controller", "local-storage-provisioner", "local_storage", 1, volume::make_local_storage),
     descriptor("service-cidr-controller", "service-cidrs-controller", "ipaddresses", 1, service_cidr::make),
+    gated(CLUSTER_TRUST_BUNDLE, descriptor("kube-apiserver-serving-clustertrustbundle-publisher-controller", "kube-apiserver-serving-clustertrustbundle-publisher", "ca_cert_publisher_cluster_trust_bundles", 1, certificates::make_trust_bundle_publisher)),
+    gated(POD_CERTIFICATE_REQUEST, descriptor("podcertificaterequest-cleaner-controller", "podcertificaterequestcleaner", "podcertificaterequest_cleaner", 1, certificates::make_pod_request_cleaner)),
+    gated(STORAGE_VERSION_API, descriptor("storageversion-garbage-collector-controller", "storage-version-garbage-collector", "storage_version_garbage_collector_storageversions", 1, storage_version::make_garbage_collector)),
+    gated(STORAGE_VERSION_MIGRATOR, descriptor("storage-version-migrator-controller", "storage-version-migrator-controller", "storage-version-migrator-controller", 5, storage_version::make_migrator)),
     ControllerDescriptor { on_by_default: false, ..descriptor(VERTICAL_POD_AUTOSCALER, "vertical-pod-autoscaler", "verticalpodautoscaler", 1, vertical_pod_autoscaler::make) },
 ];
 

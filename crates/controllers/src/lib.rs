@@ -28,6 +28,7 @@ mod resource_quota;
 mod service_account;
 mod service_cidr;
 mod stateful_set;
+mod storage_version;
 mod vertical_pod_autoscaler;
 mod volume;
 

@@ -4,7 +4,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use api::ApiError;
+use api::{ApiError, Resource};
 use async_trait::async_trait;
 use client::{
     Change, Client, EventRecorder, Informer, InformerFactory, ListParams, ObjectChange, ObjectInformer, WorkQueue,
@@ -17,7 +17,7 @@ use tracing::Instrument;
 
 use crate::{
     Config,
-    common::resources::Resources,
+    common::{gated_kinds, resources::Resources},
     descriptors::{CONTROLLERS, ControllerDescriptor},
 };
 
@@ -44,6 +44,12 @@ pub struct Context {
 }
 
 impl Context {
+    /// The kind that a controller behind a feature gate is for; it is not made where the server does not have it.
+    pub fn gated_kind(&self, plural: &str) -> Arc<Resource> {
+        let found = gated_kinds::find(self.resources.gated(), plural);
+        found.unwrap_or_else(|| panic!("{plural} is not served")).clone()
+    }
+
     pub fn recorder(&self, component: &str) -> EventRecorder {
         EventRecorder::new(self.client.clone(), self.env.clone(), component, "")
     }
@@ -128,15 +134,23 @@ pub fn run(
     env: Env,
     shutdown: CancellationToken,
 ) -> BoxFuture<'static, ()> {
-    let resources = Resources::new(&informers);
-    let context = Context { config: Arc::new(config), client, informers, env, shutdown, resources };
-    Box::pin(run_table(CONTROLLERS, context))
+    Box::pin(async move {
+        let gated = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            gated = gated_kinds::served(&client, &env, &config.feature_gates) => gated,
+        };
+        let resources = Resources::new(&informers).with_gated(gated);
+        let context = Context { config: Arc::new(config), client, informers, env, shutdown, resources };
+        run_table(CONTROLLERS, context).await;
+    })
 }
 
 pub(crate) async fn run_table(table: &[ControllerDescriptor], context: Context) {
     let (mut running, mut caches) = (Vec::new(), Vec::new());
     for row in table {
-        if !context.config.enabled(row.name, row.on_by_default) {
+        let has_kinds = |gate| context.resources.gated().iter().any(|(of, _)| *of == gate);
+        if !context.config.enabled(row.name, row.on_by_default) || !row.gate.is_none_or(has_kinds) {
             continue;
         }
         let client = context.config.client_for(row.service_account, &context.client);

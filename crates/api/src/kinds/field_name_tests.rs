@@ -17,11 +17,6 @@ use crate::{
 const VALUES: &[(&str, &[&str], &str)] = &[
     ("apps/daemon_set.rs", &["deprecated.daemonset.template.generation"], "an annotation"),
     ("admissionregistration/initializer_configuration.rs", &["initializers"], "upstream has no such kind any more"),
-    (
-        "admissionregistration/mutating_admission_policy.rs",
-        &["mutations", "patchType", "jsonPatch", "applyConfiguration"],
-        "served only behind its gate, so in the table of unserved types",
-    ),
     ("admissionregistration/client_config.rs", &["https"], "a scheme of URLs"),
     ("admissionregistration/webhook_configuration.rs", &["v1beta1"], "a version of AdmissionReview"),
     (
@@ -56,6 +51,7 @@ const VALUES: &[(&str, &[&str], &str)] = &[
     ("batch/job/mod.rs", &["status.successful"], "a selectable field that is named otherwise than it is stored"),
     ("behavior.rs", &["date"], "a type of columns"),
     ("certificates/certificate_signing_request.rs", &["any", "signing", "timestamping"], "key usages"),
+    ("certificates/signer_name.rs", &["kubernetes.io"], "a domain"),
     ("common/columns.rs", &["boolean", "integer"], "types of columns"),
     ("common/metadata.rs", &["foregroundDeletion", "orphan"], "finalizers"),
     ("convert.rs", &["cpu"], "a resource"),
@@ -104,6 +100,7 @@ const VALUES: &[(&str, &[&str], &str)] = &[
     ("core/secret.rs", &["password", "tls.crt", "tls.key", "username"], "keys of data"),
     ("core/service/validation.rs", &["ipFamily"], "a word of a message"),
     ("flowcontrol/bootstrap.rs", &["probes", "system", "true"], "names of bootstrap objects, and an annotation"),
+    ("internal/storage_version.rs", &["group", "version"], "words of a message"),
     ("node/runtime_class.rs", &["limits"], "upstream checks podFixed as the limits of a container"),
     ("resource/resource_claim.rs", &["allocated", "deleted", "pending", "reserved"], "states that kubectl shows"),
     ("resource/validation/mod.rs", &["kubernetes.io"], "a domain"),
@@ -185,10 +182,13 @@ struct FieldNames(BTreeMap<String, BTreeSet<String>>);
 
 impl FieldNames {
     fn new() -> Self {
-        let schema = schema::builtin();
+        // Types that nobody serves are left out: a field that only they have is misspelt.
+        let schema = schema::with_unserved();
         let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let mut seen: BTreeMap<String, HashSet<TypeId>> = BTreeMap::new();
-        for ((group, _, _), id) in &schema.by_kind {
+        let gated = kinds::gated().iter().map(|(_, r)| (r.group.clone(), r.version.clone(), r.kind.clone()));
+        let served: HashSet<_> = schema::builtin().by_kind.keys().cloned().chain(gated).collect();
+        for ((group, _, _), id) in schema.by_kind.iter().filter(|(kind, _)| served.contains(*kind)) {
             let folder = match group.as_str() {
                 // Both forms of an Event are one kind.
                 "" | "events.k8s.io" => "core",
@@ -215,7 +215,7 @@ impl FieldNames {
 /// What the table of kinds itself has as texts, and verbs.
 fn words_of_the_table() -> BTreeSet<String> {
     let mut words: BTreeSet<String> = Verb::RESOURCE.iter().map(Verb::to_string).collect();
-    for resource in kinds::builtin() {
+    for resource in kinds::builtin().iter().chain(kinds::gated().iter().map(|(_, resource)| resource)) {
         words.extend([&resource.group, &resource.version, &resource.plural].map(String::clone));
         words.extend(resource.subresources.iter().map(|sub| sub.name.clone()));
     }

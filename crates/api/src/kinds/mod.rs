@@ -20,6 +20,7 @@ mod discovery;
 #[cfg(test)]
 mod field_name_tests;
 mod flowcontrol;
+mod internal;
 mod networking;
 mod node;
 mod policy;
@@ -29,6 +30,7 @@ mod scheduling;
 mod storage;
 #[cfg(test)]
 mod storage_form_tests;
+mod storagemigration;
 mod table;
 
 use std::{
@@ -40,8 +42,10 @@ pub use self::apiextensions::custom_resource_definition::FINALIZER as CUSTOM_RES
 pub use self::apiextensions::stored_definition;
 pub use self::common::metadata;
 pub use self::core::pod::update as pod_update;
+pub use self::core::pod_spec::projections::drop_disabled as drop_disabled_fields;
 pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;
 pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
+pub use self::internal::storage_version::set_common_encoding_version;
 pub use behavior::{Allocates, Behavior, Column, Handler, Plain, Propagation};
 pub use convert::convert;
 
@@ -163,29 +167,44 @@ pub fn builtin() -> &'static [Arc<Resource>] {
     &BUILTIN
 }
 
-/// Resources that are there only with a feature gate.
-pub fn gated(gate: &str) -> Vec<Arc<Resource>> {
-    table::gated(gate)
+/// Resources that are there only with a feature gate, each with its gate.
+pub fn gated() -> &'static [(&'static str, Arc<Resource>)] {
+    static GATED: LazyLock<Vec<(&'static str, Arc<Resource>)>> = LazyLock::new(table::gated);
+    &GATED
 }
 
-/// The built-in resource, gated ones among them, whose objects lie under `prefix` in the store: of its storage version.
+/// The resource, be it behind a feature gate, whose objects lie under `prefix` in the store: of its storage version.
 pub fn stored_under(prefix: &str) -> Option<&'static Arc<Resource>> {
     static BY_PREFIX: LazyLock<HashMap<String, Arc<Resource>>> = LazyLock::new(|| {
-        let stored = |r: &Arc<Resource>| r.stored() && r.behavior.storage_version().is_none();
-        let all = table::resources().into_iter().chain(table::all_gated()).filter(stored);
-        all.map(|r| (r.storage.prefix.clone(), r)).collect()
+        let stored = |r: &&Arc<Resource>| r.stored() && r.behavior.storage_version().is_none();
+        known().filter(stored).map(|r| (r.storage.prefix.clone(), r.clone())).collect()
     });
     BY_PREFIX.get(prefix)
 }
 
-/// A built-in resource by its plural name.
-pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Arc<Resource>> {
-    builtin().iter().find(|r| r.group == group && r.version == version && r.plural == plural)
+/// The built-in resources and those of feature gates.
+fn known() -> impl Iterator<Item = &'static Arc<Resource>> {
+    builtin().iter().chain(gated().iter().map(|(_, resource)| resource))
 }
 
-/// A built-in resource by its kind.
+/// Whether a group is built in, be it behind feature gates.
+pub fn is_known_group(group: &str) -> bool {
+    group.is_empty() || known().any(|r| r.group == group)
+}
+
+/// Whether a group has this version, be it behind feature gates.
+pub fn is_known_version(group: &str, version: &str) -> bool {
+    known().any(|r| r.group == group && r.version == version)
+}
+
+/// A resource by its plural name.
+pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Arc<Resource>> {
+    known().find(|r| r.group == group && r.version == version && r.plural == plural)
+}
+
+/// A resource by its kind.
 pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Arc<Resource>> {
-    builtin().iter().find(|r| r.group == group && r.version == version && r.kind == kind)
+    known().find(|r| r.group == group && r.version == version && r.kind == kind)
 }
 
 /// The built-in resource of a `k8s-openapi` type.
@@ -214,7 +233,7 @@ mod tests {
     #[test]
     fn rows_are_unique() {
         let mut seen = std::collections::HashSet::new();
-        for r in builtin() {
+        for r in known() {
             assert!(seen.insert((r.group.clone(), r.version.clone(), r.plural.clone())), "{r:?} twice");
         }
     }
@@ -258,7 +277,7 @@ mod tests {
                 "selector": 7, "labels": [], "annotations": 1, "ownerReferences": [1], "loadBalancer": [],
             })),
         ];
-        for resource in builtin() {
+        for resource in known() {
             for old in &shapes {
                 for shape in &shapes {
                     let (behavior, mut object) = (&resource.behavior, shape.clone());
@@ -296,7 +315,7 @@ mod tests {
     /// Defaulting what is already defaulted changes nothing.
     #[test]
     fn defaults_are_idempotent() {
-        for resource in builtin() {
+        for resource in known() {
             let mut once =
                 json!({ "metadata": { "name": "a" }, "spec": { "template": { "spec": { "containers": [{}] } } } });
             resource.behavior.default(&mut once);

@@ -25,7 +25,10 @@ use super::{
     },
     autoscaling::horizontal_pod_autoscaler::{HorizontalPodAutoscaler, HorizontalPodAutoscalerV1},
     batch::{cron_job::CronJob, job::Job},
-    certificates::certificate_signing_request::CertificateSigningRequest,
+    certificates::{
+        certificate_signing_request::CertificateSigningRequest, cluster_trust_bundle::ClusterTrustBundle,
+        pod_certificate_request::PodCertificateRequest,
+    },
     coordination::lease::Lease,
     core::{
         binding::Binding, component_status::ComponentStatus, config_map::ConfigMap, endpoints::Endpoints, event::Event,
@@ -36,6 +39,7 @@ use super::{
     },
     discovery::endpoint_slice::EndpointSlice,
     flowcontrol::{flow_schema::FlowSchema, priority_level_configuration::PriorityLevelConfiguration},
+    internal::storage_version::StorageVersion,
     networking::{
         ingress::Ingress, ingress_class::IngressClass, ip_address::IpAddress, network_policy::NetworkPolicy,
         service_cidr::ServiceCidr,
@@ -53,11 +57,15 @@ use super::{
         storage_class::StorageClass, volume_attachment::VolumeAttachment,
         volume_attributes_class::VolumeAttributesClass,
     },
+    storagemigration::storage_version_migration::StorageVersionMigration,
 };
 use crate::{
     Verb,
     Verb::{Create, Delete, Get, List, Patch, Update, Watch},
-    feature_gates::{INITIALIZERS, MUTATING_ADMISSION_POLICY},
+    feature_gates::{
+        CLUSTER_TRUST_BUNDLE, INITIALIZERS, MUTATING_ADMISSION_POLICY, POD_CERTIFICATE_REQUEST, STORAGE_VERSION_API,
+        STORAGE_VERSION_MIGRATOR,
+    },
 };
 
 type Verbs = &'static [Verb];
@@ -243,16 +251,16 @@ const GATED_ROWS: &[(&str, Row)] = &[
     (INITIALIZERS, Row { api_version: "admissionregistration.k8s.io/v1alpha1", kind: "InitializerConfiguration", plural: "initializerconfigurations", behavior: behavior::<InitializerConfiguration>, ..CLUSTER }),
     (MUTATING_ADMISSION_POLICY, Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicy", plural: "mutatingadmissionpolicies", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicy>, storage: same_as("v1alpha1"), ..CLUSTER }),
     (MUTATING_ADMISSION_POLICY, Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicyBinding", plural: "mutatingadmissionpolicybindings", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicyBinding>, storage: same_as("v1alpha1"), ..CLUSTER }),
+    (CLUSTER_TRUST_BUNDLE, Row { api_version: "certificates.k8s.io/v1beta1", kind: "ClusterTrustBundle", plural: "clustertrustbundles", behavior: behavior::<ClusterTrustBundle<true>>, ..CLUSTER }),
+    (CLUSTER_TRUST_BUNDLE, Row { api_version: "certificates.k8s.io/v1alpha1", kind: "ClusterTrustBundle", plural: "clustertrustbundles", behavior: behavior::<ClusterTrustBundle<false>>, ..CLUSTER }),
+    (POD_CERTIFICATE_REQUEST, Row { api_version: "certificates.k8s.io/v1beta1", kind: "PodCertificateRequest", plural: "podcertificaterequests", subresources: "status", behavior: behavior::<PodCertificateRequest>, ..NAMESPACED }),
+    (STORAGE_VERSION_API, Row { api_version: "internal.apiserver.k8s.io/v1alpha1", kind: "StorageVersion", plural: "storageversions", subresources: "status", behavior: behavior::<StorageVersion>, ..CLUSTER }),
+    (STORAGE_VERSION_MIGRATOR, Row { api_version: "storagemigration.k8s.io/v1beta1", kind: "StorageVersionMigration", plural: "storageversionmigrations", subresources: "status", behavior: behavior::<StorageVersionMigration>, ..CLUSTER }),
 ];
 
-/// The rows of a feature gate.
-pub fn gated(gate: &str) -> Vec<Arc<Resource>> {
-    GATED_ROWS.iter().filter(|(of, _)| *of == gate).map(|(_, row)| Arc::new(resource(row))).collect()
-}
-
-/// The rows of every feature gate.
-pub fn all_gated() -> Vec<Arc<Resource>> {
-    GATED_ROWS.iter().map(|(_, row)| Arc::new(resource(row))).collect()
+/// The rows of feature gates, each with its gate.
+pub fn gated() -> Vec<(&'static str, Arc<Resource>)> {
+    GATED_ROWS.iter().map(|(gate, row)| (*gate, Arc::new(resource(row)))).collect()
 }
 
 pub fn resources() -> Vec<Arc<Resource>> {

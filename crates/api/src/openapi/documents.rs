@@ -33,10 +33,15 @@ pub(super) fn build(
         .map(|r| (r.group.clone(), r.version.clone()))
         .chain(group_versions.iter().cloned())
         .collect();
-    let components = Components::new(dialect, &descriptions, &everywhere);
+    let served = |r: &&Arc<Resource>| group_versions.contains(&(r.group.clone(), r.version.clone()));
+    let only_builtin = resources.iter().filter(served).all(|r| match super::schema_of(&r.group, &r.version, &r.kind) {
+        Some(schema) => std::ptr::eq(schema, schema::builtin()),
+        None => true,
+    });
+    let schema = if only_builtin { schema::builtin() } else { schema::with_unserved() };
+    let components = Components::new(dialect, schema, &descriptions, &everywhere);
     let mut writer = Writer { dialect, components, parameters: BTreeMap::new() };
     let mut paths = Map::new();
-    let served = |r: &&Arc<Resource>| group_versions.contains(&(r.group.clone(), r.version.clone()));
     for (group, version) in group_versions {
         writer.path(operations::discovery(group, version), &mut paths);
     }
@@ -68,7 +73,7 @@ struct Writer<'d> {
 
 impl Writer<'_> {
     fn custom(&mut self, resource: &Resource, extra: &ExtraSchemas) {
-        if schema::builtin().find_kind(&resource.group, &resource.version, &resource.kind).is_some() {
+        if super::schema_of(&resource.group, &resource.version, &resource.kind).is_some() {
             return;
         }
         let key = (resource.group.clone(), resource.version.clone(), resource.kind.clone());
@@ -128,7 +133,7 @@ impl Writer<'_> {
         let custom = operation
             .about
             .as_ref()
-            .is_some_and(|[group, version, kind]| schema::builtin().find_kind(group, version, kind).is_none());
+            .is_some_and(|[group, version, kind]| super::schema_of(group, version, kind).is_none());
         let produced = produces(&operation.answer, custom);
         let mut responses = Map::new();
         for code in operation.codes {

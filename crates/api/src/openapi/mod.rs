@@ -16,7 +16,10 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use crate::Resource;
+use crate::{
+    Resource, kinds,
+    schema::{self, Schema},
+};
 
 /// What upstream puts into `info.version`.
 const VERSION: &str = "unversioned";
@@ -37,6 +40,17 @@ impl Dialect {
             Self::V3 => "#/components/schemas/",
         }
     }
+}
+
+/// The schema that has a kind: that of what is always served, or that of feature gates too. `None` for custom resources.
+fn schema_of(group: &str, version: &str, kind: &str) -> Option<&'static Schema> {
+    if schema::builtin().find_kind(group, version, kind).is_some() {
+        return Some(schema::builtin());
+    }
+    let named = |r: &Resource| r.group == group && r.version == version && (r.kind == kind || r.list_kind == kind);
+    let gated = kinds::gated().iter().any(|(_, resource)| named(resource));
+    let all = || Some(schema::with_unserved()).filter(|schema| schema.find_kind(group, version, kind).is_some());
+    gated.then(all).flatten()
 }
 
 /// The v3 document of one group version. `resources` may hold others too; only those of the group version count.

@@ -137,9 +137,9 @@ fn capital(word: &str) -> String {
 
 /// The full name of the type of a kind: upstream's for built-in ones, the reversed group for custom resources.
 pub(super) fn type_name(group: &str, version: &str, kind: &str) -> String {
-    let builtin = schema::builtin();
-    if let Some(id) = builtin.find_kind(group, version, kind) {
-        return builtin.get(id).name.clone();
+    let schema = super::schema_of(group, version, kind);
+    if let Some((schema, id)) = schema.and_then(|schema| Some((schema, schema.find_kind(group, version, kind)?))) {
+        return schema.get(id).name.clone();
     }
     let reversed: Vec<&str> = group.split('.').rev().collect();
     format!("{}.{version}.{kind}", reversed.join("."))

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, descriptions::Descriptions, operations::META};
-use crate::schema::{self, Field, ListType, Node, Schema, SchemaOr, Struct};
+use crate::schema::{Field, ListType, Node, Schema, SchemaOr, Struct};
 
 const APIEXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
 
@@ -24,10 +24,10 @@ pub(super) struct Components<'d> {
 impl<'d> Components<'d> {
     pub(super) fn new(
         dialect: Dialect,
+        schema: &'static Schema,
         descriptions: &'d Descriptions,
         group_versions: &BTreeSet<(String, String)>,
     ) -> Self {
-        let schema = schema::builtin();
         let mut kinds: BTreeMap<&'static str, Value> = BTreeMap::new();
         for ((group, version, kind), id) in &schema.by_kind {
             let one = json!({"group": group, "kind": kind, "version": version});

@@ -22,6 +22,22 @@ fn check_references(document: &Value, value: &Value) {
     }
 }
 
+/// Kinds behind feature gates are described by their types, as upstream's documents do, not as custom resources.
+#[test]
+fn gated_kinds_have_their_types() {
+    let resources: Vec<_> = kinds::gated().iter().map(|(_, resource)| resource.clone()).collect();
+    for (group, version, kind, name) in [
+        ("certificates.k8s.io", "v1beta1", "PodCertificateRequestSpec", "io.k8s.api.certificates.v1beta1"),
+        ("certificates.k8s.io", "v1alpha1", "ClusterTrustBundleSpec", "io.k8s.api.certificates.v1alpha1"),
+        ("storagemigration.k8s.io", "v1beta1", "StorageVersionMigrationSpec", "io.k8s.api.storagemigration.v1beta1"),
+        ("internal.apiserver.k8s.io", "v1alpha1", "ServerStorageVersion", "io.k8s.api.apiserverinternal.v1alpha1"),
+    ] {
+        let document = v3(group, version, &resources, &ExtraSchemas::new());
+        let schemas = &document["components"]["schemas"];
+        assert!(schemas[format!("{name}.{kind}")]["properties"].is_object(), "{group}/{version} {kind}");
+    }
+}
+
 #[test]
 fn kubectl_finds_what_it_asks_for() {
     let document = apps();

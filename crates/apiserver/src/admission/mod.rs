@@ -3,6 +3,8 @@
 //! Mutating comes before validating; a refused request writes nothing.
 
 mod always;
+#[cfg(test)]
+mod certificate_kind_tests;
 mod configuration;
 mod device_admin_access;
 mod event_rate_limit;
@@ -20,6 +22,7 @@ mod permissions;
 #[cfg(test)]
 mod plugin_tests;
 mod pod_anti_affinity;
+mod pod_certificates;
 mod pod_node_selector;
 mod pod_security;
 mod pod_security_checks;
@@ -49,7 +52,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use api::{ApiError, Resource};
+use api::{ApiError, Resource, feature_gates::FeatureGates};
 
 use self::{
     always::{AlwaysAdmit, AlwaysDeny},
@@ -173,6 +176,7 @@ pub struct Context<'a> {
     authorizer: &'a Arc<authz::Chain>,
     configuration: &'a Configuration,
     loopback: &'a Loopback,
+    gates: &'a FeatureGates,
 }
 
 type Make = fn(&Context<'_>) -> Arc<dyn Plugin>;
@@ -196,7 +200,7 @@ const PLUGINS: &[(Make, bool)] = &[
     (
         |c| {
             let (cluster, authorizer) = (c.cluster.clone(), c.authorizer.clone());
-            Arc::new(NodeRestriction { cluster, authorizer })
+            Arc::new(NodeRestriction { cluster, authorizer, gates: c.gates.clone() })
         },
         false,
     ),
@@ -267,6 +271,7 @@ pub struct Chain {
     webhooks: Webhooks,
     policies: Policies,
     cluster: Arc<Cluster>,
+    authorizer: Arc<authz::Chain>,
     off: Vec<String>,
     /// Not a plugin: it cannot be turned off.
     escalation: Option<Escalation>,
@@ -284,7 +289,8 @@ impl Chain {
             Some(path) => Configuration::load(path)?,
             None => Configuration::default(),
         };
-        let context = Context { cluster, authorizer, configuration: &configuration, loopback };
+        let gates = &config.feature_gates;
+        let context = Context { cluster, authorizer, configuration: &configuration, loopback, gates };
         let (enable, disable) = (&config.enable_admission_plugins, &config.disable_admission_plugins);
         let all: Vec<_> = PLUGINS.iter().map(|(make, default)| (make(&context), *default)).collect();
         let parts = [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES, MUTATING_POLICIES];
@@ -307,6 +313,7 @@ impl Chain {
             webhooks: Webhooks::new(cluster, authorizer),
             policies: Policies::new(cluster, authorizer),
             cluster: cluster.clone(),
+            authorizer: authorizer.clone(),
             off: disable.clone(),
             escalation,
         })
@@ -360,6 +367,7 @@ impl Chain {
 
     /// May the object be stored? Changes nothing but the warnings. The quota comes last, because it counts.
     pub async fn validate(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
+        pod_certificates::check(&self.authorizer, self.cluster.env.now(), attributes).await?;
         let (counting, others): (Vec<_>, Vec<_>) =
             self.plugins.iter().filter(|p| p.validates()).partition(|p| p.name() == QUOTA);
         for plugin in others {

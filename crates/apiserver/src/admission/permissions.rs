@@ -90,7 +90,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
 const CERTIFICATES: &str = "certificates.k8s.io";
 
 /// `approve` or `sign` on the signer, by its full name or by its domain.
-async fn may_act(authorizer: &Chain, a: &Attributes<'_>, verb: &str, signer: &str) -> bool {
+pub async fn may_act(authorizer: &Chain, a: &Attributes<'_>, verb: &str, signer: &str) -> bool {
     let domain = format!("{}/*", signer.split('/').next().unwrap_or_default());
     may(authorizer, a, verb, (CERTIFICATES, "signers", "", "", signer)).await
         || may(authorizer, a, verb, (CERTIFICATES, "signers", "", "", &domain)).await

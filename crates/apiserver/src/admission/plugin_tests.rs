@@ -144,3 +144,52 @@ async fn plugins_that_lack_their_settings_stop_the_start() {
         assert!(error.contains(plugin) && error.contains(words), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_service_outside_decides_about_images() {
+    let answer: super::tests::Answer = std::sync::Arc::new(|review| {
+        let containers = review["spec"]["containers"].as_array().cloned().unwrap_or_default();
+        let bad = containers.iter().any(|c| c["image"].as_str().is_some_and(|image| image.contains("bad")));
+        let status =
+            if bad { json!({ "allowed": false, "reason": "not this one" }) } else { json!({ "allowed": true }) };
+        Some(json!({ "apiVersion": "imagepolicy.k8s.io/v1alpha1", "kind": "ImageReview", "status": status }))
+    });
+    let (port, ca, asked) = super::tests::webhook(answer).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kubeconfig");
+    let cluster = json!({ "server": format!("https://127.0.0.1:{port}/review"), "certificate-authority-data": ca });
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{ "name": "c", "cluster": cluster }], "users": [{ "name": "u", "user": {} }],
+        "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+    });
+    std::fs::write(&file, kubeconfig.to_string()).unwrap();
+    let policy = |default_allow: bool| {
+        let policy = json!({ "kubeConfigFile": file, "retryBackoff": 1, "defaultAllow": default_allow });
+        format!("- name: ImagePolicyWebhook\n  configuration: {}\n", json!({ "imagePolicy": policy }))
+    };
+    let f = with(&["ImagePolicyWebhook"], &policy(false)).await;
+    let of = |name: &str, image: &str| {
+        let mut object = pod(name, json!({}));
+        object["spec"]["containers"][0]["image"] = image.into();
+        object["metadata"]["annotations"] = json!({ "team.image-policy.k8s.io/ticket": "7", "other": "x" });
+        object
+    };
+    f.ok(Method::POST, PODS, of("a", "good")).await;
+    let words = "pods \"b\" is forbidden: image policy webhook backend denied one or more images: not this one";
+    assert_eq!(f.refused(403, PODS, of("b", "bad:1")).await, words);
+    // The same question is not asked again.
+    f.ok(Method::POST, PODS, of("c", "good")).await;
+    let questions: Vec<Value> = asked.lock().unwrap().iter().map(|review| review["spec"].clone()).collect();
+    let question = |image: &str| {
+        let annotations = json!({ "team.image-policy.k8s.io/ticket": "7" });
+        json!({ "containers": [{ "image": image }], "namespace": "default", "annotations": annotations })
+    };
+    assert_eq!(questions, [question("good"), question("bad:1")]);
+    // One that cannot be asked refuses, unless it is said otherwise.
+    std::fs::write(&file, kubeconfig.to_string().replace(&port.to_string(), "1")).unwrap();
+    let f = with(&["ImagePolicyWebhook"], &policy(false)).await;
+    assert_eq!(f.admin(Method::POST, PODS, of("d", "good")).await.0, 403);
+    let f = with(&["ImagePolicyWebhook"], &policy(true)).await;
+    f.ok(Method::POST, PODS, of("e", "good")).await;
+}

@@ -15,13 +15,17 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 use serde_json::{Value, json};
 
-use crate::{ApiServer, Config, authn::User, request::body};
+use crate::{ApiServer, Config, authn::User, config::RuntimeConfig, request::body};
 
 pub struct Fixture(pub Arc<ApiServer>);
 
 pub async fn fixture(enable: &[&str]) -> Fixture {
     let plugins = enable.iter().map(|p| p.to_string()).collect();
-    configured(|config| config.enable_admission_plugins = plugins).await
+    configured(|config| {
+        config.enable_admission_plugins = plugins;
+        config.runtime_config = RuntimeConfig::parse(["admissionregistration.k8s.io/v1beta1=true"]).unwrap();
+    })
+    .await
 }
 
 pub async fn configured(change: impl FnOnce(&mut Config)) -> Fixture {

@@ -22,7 +22,7 @@ const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 const SETTLE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Upstream's order of groups for clients that have no other: group, priority.
-const GROUPS: [(&str, u32); 20] = [
+const GROUPS: [(&str, u32); 22] = [
     ("", 18_000),
     ("apps", 17_800),
     ("events.k8s.io", 17_750),
@@ -43,6 +43,8 @@ const GROUPS: [(&str, u32); 20] = [
     ("discovery.k8s.io", 16_200),
     ("flowcontrol.apiserver.k8s.io", 16_100),
     ("resource.k8s.io", 16_200),
+    ("internal.apiserver.k8s.io", 16_000),
+    ("storagemigration.k8s.io", 15_800),
 ];
 
 /// Priorities of a group version and how long its APIService is kept: from the start, or as its definition.
@@ -56,6 +58,8 @@ fn priorities(group: &str, version: &str, custom: bool) -> (u32, u32, &'static s
         ("autoscaling", "v2") => 30,
         ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", "v1") => 21,
         (metrics_api::GROUP, _) => 100,
+        ("certificates.k8s.io" | "storagemigration.k8s.io", "v1beta1") => 9,
+        ("certificates.k8s.io", "v1alpha1") => 1,
         _ if version.contains("alpha") => 9,
         _ if version.contains("beta") => 12,
         _ => 15,
@@ -137,6 +141,9 @@ mod tests {
             ("autoscaling", "v2", false, (17_500, 30, "onstart")),
             ("autoscaling", "v1", false, (17_500, 15, "onstart")),
             ("metrics.k8s.io", "v1beta1", false, (100, 100, "onstart")),
+            ("certificates.k8s.io", "v1beta1", false, (17_300, 9, "onstart")),
+            ("internal.apiserver.k8s.io", "v1alpha1", false, (16_000, 9, "onstart")),
+            ("storagemigration.k8s.io", "v1beta1", false, (15_800, 9, "onstart")),
             ("example.com", "v1", true, (1000, 100, "true")),
         ] {
             assert_eq!(priorities(group, version, custom), expected, "{group}/{version}");

@@ -138,7 +138,7 @@ impl Chain {
 /// The chain a configuration asks for. `system:masters` come first, whatever is configured.
 pub fn chain(config: &Config, cluster: &Arc<Cluster>, metrics: &ReloadMetrics) -> Result<Chain, String> {
     let rbac = Arc::new(Rbac::new(cluster));
-    let node: Arc<dyn Authorizer> = Arc::new(NodeAuthorizer::new(cluster));
+    let node: Arc<dyn Authorizer> = Arc::new(NodeAuthorizer::new(cluster, &config.feature_gates));
     let abac = config.authorization.policy_file.as_ref().map(|path| Abac::load(path)).transpose()?.map(Arc::new);
     let build = {
         let (rbac, env) = (rbac.clone(), cluster.env.clone());

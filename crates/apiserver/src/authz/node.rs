@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use api::{
-    Object, Verb, local_storage,
+    Object, Verb,
+    feature_gates::{FeatureGates, POD_CERTIFICATE_REQUEST},
+    local_storage,
     selectors::{FieldSelector, LabelSelector, Operator, Requirement},
 };
 
@@ -27,6 +29,7 @@ use crate::{
 pub struct NodeAuthorizer {
     graph: Indexed<Graph>,
     rules: Vec<Rule>,
+    pod_certificates: bool,
 }
 
 /// The node a user is, if it is one; empty if it is one without a name.
@@ -48,6 +51,7 @@ enum Kind {
     Attachment,
     LocalVolume,
     ResourceSlice,
+    PodCertificateRequest,
 }
 
 /// Which nodes have a reason to read an object, and how many reasons.
@@ -109,7 +113,7 @@ impl Graph {
     /// An object that names its node itself.
     fn named(&mut self, new: bool, kind: Kind, object: &Object) {
         if let Some(node) = object.value()["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
-            self.count(new, kind, object.meta.name.clone(), node);
+            self.count(new, kind, object.key(), node);
         }
     }
 
@@ -142,7 +146,8 @@ impl Graph {
 }
 
 impl Index for Graph {
-    const RESOURCES: &'static [&'static str] = &["pods", "persistentvolumes", "volumeattachments", "resourceslices"];
+    const RESOURCES: &'static [&'static str] =
+        &["pods", "persistentvolumes", "volumeattachments", "resourceslices", "podcertificaterequests"];
 
     fn apply(&mut self, resource: &'static str, old: Option<&Object>, new: Option<&Object>) {
         for (new, object) in old.map(|o| (false, o)).into_iter().chain(new.map(|o| (true, o))) {
@@ -150,6 +155,7 @@ impl Index for Graph {
                 "pods" => self.pod(new, object),
                 "persistentvolumes" => self.volume(new, object),
                 "resourceslices" => self.named(new, Kind::ResourceSlice, object),
+                "podcertificaterequests" => self.named(new, Kind::PodCertificateRequest, object),
                 _ => self.named(new, Kind::Attachment, object),
             }
         }
@@ -232,8 +238,9 @@ fn volume_secrets(spec: &Value, claim_namespace: &str) -> Vec<String> {
 }
 
 impl NodeAuthorizer {
-    pub fn new(cluster: &Cluster) -> Self {
-        Self { graph: Indexed::new(cluster), rules: node_rules() }
+    pub fn new(cluster: &Cluster, gates: &FeatureGates) -> Self {
+        let pod_certificates = gates.enabled(POD_CERTIFICATE_REQUEST);
+        Self { graph: Indexed::new(cluster), rules: node_rules(gates), pod_certificates }
     }
 
     fn decide(&self, a: &Attributes) -> Decision {
@@ -266,6 +273,9 @@ impl NodeAuthorizer {
             ("coordination.k8s.io", "leases") => lease(node, a),
             ("storage.k8s.io", "csinodes") => csi_node(node, a),
             ("resource.k8s.io", "resourceslices") => self.resource_slice(node, a),
+            ("certificates.k8s.io", "podcertificaterequests") if self.pod_certificates => {
+                self.pod_certificate_request(node, a)
+            }
             ("", "nodes") => own_node(node, a),
             ("", "pods") => self.pod(node, a),
             _ => self.by_rules(a),
@@ -333,6 +343,20 @@ impl NodeAuthorizer {
                 "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, \
                  delete, deletecollection",
             ),
+        }
+    }
+
+    fn pod_certificate_request(&self, node: &str, a: &Attributes) -> Decision {
+        match &a.verb {
+            _ if !a.subresource.is_empty() => {
+                no("nodes may not access the status subresource of PodCertificateRequests")
+            }
+            // Whose pod it is for is for NodeRestriction to check.
+            Verb::Create => yes(),
+            Verb::Get => self.related(node, Kind::PodCertificateRequest, a),
+            Verb::List | Verb::Watch if selects(a, "spec.nodeName", node) => yes(),
+            Verb::List | Verb::Watch => no("can only list/watch podcertificaterequests with nodeName field selector"),
+            verb => no(format!("nodes may not {verb} podcertificaterequests")),
         }
     }
 

@@ -51,10 +51,9 @@ impl RuntimeConfig {
             if !MASKS.contains(&key) {
                 let (group, version, resource) =
                     parts(key).ok_or_else(|| format!("runtime-config invalid key {key}"))?;
-                let mut of_group = api::kinds::builtin().iter().filter(|r| r.group == group).peekable();
-                if of_group.peek().is_none() {
+                if !api::kinds::is_known_group(group) {
                     unknown.insert(group.to_string());
-                } else if !of_group.any(|r| r.version == version) {
+                } else if !api::kinds::is_known_version(group, version) {
                     return Err(format!("group version {group}/{version} that has not been registered"));
                 }
                 if let Some(resource) = resource.filter(|r| r.to_lowercase() != **r) {
@@ -74,17 +73,20 @@ impl RuntimeConfig {
         }
         let config = Self(found);
         // Namespaces, Secrets and ServiceAccounts are what the server itself works with.
-        match config.serves("", "v1", "namespaces", true) {
+        match config.serves("", "v1", "namespaces") {
             true => Ok(config),
             false => Err("api/v1 can not be turned off: add api/v1=true".into()),
         }
     }
 
-    pub fn serves_resource(&self, resource: &Resource, default: bool) -> bool {
-        self.serves(&resource.group, &resource.version, &resource.plural, default)
+    /// Unless the flag says otherwise: what is generally available.
+    pub fn serves_resource(&self, resource: &Resource) -> bool {
+        self.serves(&resource.group, &resource.version, &resource.plural)
     }
 
-    fn serves(&self, group: &str, version: &str, plural: &str, default: bool) -> bool {
+    fn serves(&self, group: &str, version: &str, plural: &str) -> bool {
+        // Its gate alone turns it on: no other server has it.
+        let default = matches_mask("api/ga", version) || plural == "initializerconfigurations";
         let group = if group.is_empty() { "api" } else { group };
         let exact = [format!("{group}/{version}/{plural}"), format!("{group}/{version}")];
         if let Some(on) = exact.iter().find_map(|key| self.0.get(key)) {
@@ -105,7 +107,7 @@ mod tests {
             let shown = match RuntimeConfig::parse(text.split(',')) {
                 Err(e) => e,
                 Ok(config) => {
-                    let of = |group, version, plural| u8::from(config.serves(group, version, plural, true));
+                    let of = |group, version, plural| u8::from(config.serves(group, version, plural));
                     format!(
                         "{}{}{}{}{}",
                         of("", "v1", "pods"),
@@ -118,14 +120,16 @@ mod tests {
             };
             assert_eq!(shown, expected, "{text}");
         };
-        check("", "11111");
+        check("", "11100");
+        check("api/all=true", "11111");
         check("api/all=false,api/v1=true", "10000");
-        check("api/beta=false", "11101");
+        check("api/beta=false,api/alpha=true", "11101");
         check("api/alpha=false,api/beta", "11110");
         check("api/all=false,api/ga=true", "11100");
-        check("apps/v1=false", "10011");
-        check("apps/v1=false,apps/v1/deployments=true", "11011");
-        check("apps/v1/daemonsets=false", "11011");
+        check("apps/v1=false", "10000");
+        check("apps/v1=false,apps/v1/deployments=true", "11000");
+        check("apps/v1/daemonsets=false", "11000");
+        check("certificates.k8s.io/v1beta1=true", "11100");
         check("api/all=false", "invalid key with only api/all=false");
         check("api/v1=false", "api/v1 can not be turned off: add api/v1=true");
         check("nothing/v1=true", "unknown api groups nothing");

@@ -9,6 +9,7 @@ mod bootstrap;
 mod flow_control;
 mod identity_lease;
 mod kubernetes_service;
+mod storage_versions;
 
 use std::{
     panic::AssertUnwindSafe,
@@ -22,21 +23,37 @@ use futures::{FutureExt, future, future::BoxFuture};
 use tokio::sync::watch;
 use tracing::Instrument;
 
-use api::ApiError;
+use api::{ApiError, feature_gates::STORAGE_VERSION_API};
 
 use crate::{
-    admission::type_checking, aggregator, aggregator::builtin_api_services, authz::rbac, crd, registry::service_repair,
-    server::pipeline::ApiServer,
+    admission::type_checking,
+    aggregator,
+    aggregator::builtin_api_services,
+    authz::rbac,
+    crd,
+    registry::service_repair,
+    server::{config::Config, pipeline::ApiServer},
 };
 
 /// After a look that failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The name of this server's identity Lease.
+pub use identity_lease::identity;
 
 pub struct PostStartHook {
     pub name: &'static str,
     /// Resources (plural names) whose changes are looked at. None: there is no loop, only `ControlLoop::prepare`.
     pub watches: &'static [&'static str],
     pub make: fn() -> Box<dyn ControlLoop>,
+    /// There only with this feature gate.
+    pub gate: Option<&'static str>,
+}
+
+impl PostStartHook {
+    fn is_on(&self, config: &Config) -> bool {
+        self.gate.is_none_or(|gate| config.feature_gates.enabled(gate))
+    }
 }
 
 #[async_trait]
@@ -81,7 +98,7 @@ const fn hook(
     watches: &'static [&'static str],
     make: fn() -> Box<dyn ControlLoop>,
 ) -> PostStartHook {
-    PostStartHook { name, watches, make }
+    PostStartHook { name, watches, make, gate: None }
 }
 
 /// In the order in which they are prepared.
@@ -100,6 +117,12 @@ pub const HOOKS: &[PostStartHook] = &[
     hook("start-kube-apiserver-identity-lease-controller", identity_lease::WATCHES, || {
         Box::new(identity_lease::IdentityLease::default())
     }),
+    PostStartHook {
+        gate: Some(STORAGE_VERSION_API),
+        ..hook("built-in-resources-storage-version-updater", storage_versions::WATCHES, || {
+            Box::new(storage_versions::StorageVersions)
+        })
+    },
     hook("start-cluster-authentication-info-controller", &[], || {
         Box::new(Once(|s| Box::pin(bootstrap::authentication(s))))
     }),
@@ -123,7 +146,7 @@ pub const HOOKS: &[PostStartHook] = &[
 /// Prepares all of `HOOKS`, and starts the loops among them.
 pub async fn start(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let mut prepared = Vec::new();
-    for hook in HOOKS {
+    for hook in HOOKS.iter().filter(|hook| hook.is_on(&server.config)) {
         // From before the first look, so that no change after it is missed.
         let changes = hook.watches.iter().map(|plural| (*plural, server.cluster.resource(plural).changes())).collect();
         let mut control = (hook.make)();
@@ -186,8 +209,6 @@ async fn run(
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use crate::Config;
-
     use super::*;
 
     static LOOKS: AtomicUsize = AtomicUsize::new(0);
@@ -224,7 +245,7 @@ mod tests {
         crate::server::loopback::send(&server, http::Method::POST, path, &map).await.unwrap();
         env.sleep(Duration::from_secs(1)).await;
         assert_eq!(LOOKS.load(Ordering::Relaxed), 4);
-        for hook in HOOKS {
+        for hook in HOOKS.iter().filter(|hook| hook.is_on(&server.config)) {
             assert!(server.health.has_hook_started(hook.name), "{}", hook.name);
         }
         // Every check that is named after a row finds it.

@@ -57,6 +57,7 @@ impl Registry {
         object_meta::fill_system_fields(&mut object, served, &self.cluster.env);
         self.assign_initializers(call, served, &mut object).await?;
         served.behavior.prepare_create(&mut object);
+        api::kinds::drop_disabled_fields(&served.resource, &mut object, &Value::Null, &self.config.feature_gates);
         for _ in 0..ALLOCATION_ATTEMPTS {
             let mut object = match self.allocations.concern(served) {
                 true => object.clone(),

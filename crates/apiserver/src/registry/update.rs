@@ -15,7 +15,7 @@ use super::{
 use crate::{
     admission::{Attributes, Operation},
     authz::{self, Decision},
-    discovery::served::Served,
+    discovery::served::{Served, StorageVersion},
     handlers::respond::Reply,
     request::call::Call,
     storage,
@@ -185,7 +185,10 @@ impl Registry {
         canonicalize(served, &mut new);
         let (new, old) = self.validate_update(change, new, old).await?;
         let key = served.key(change.namespace, change.name);
-        if managed::same(&new, &old) && !self.cluster.encrypted.is_stale(&key).await.map_err(store_error)? {
+        if managed::same(&new, &old)
+            && !is_of_old_version(served, current)
+            && !self.cluster.encrypted.is_stale(&key).await.map_err(store_error)?
+        {
             return Ok(Ok(shown));
         }
         let gone = finishes_deletion(served, &new, &old);
@@ -276,7 +279,10 @@ impl Registry {
     fn prepare(&self, change: &Change<'_>, new: &mut Value, old: &Value) {
         let behavior = &change.served.behavior;
         match change.subresource {
-            "" => behavior.prepare_update(new, old),
+            "" => {
+                behavior.prepare_update(new, old);
+                api::kinds::drop_disabled_fields(&change.served.resource, new, old, &self.config.feature_gates);
+            }
             "status" => behavior.prepare_status_update(new, old),
             other => behavior.prepare_subresource_update(other, new, old),
         }
@@ -333,6 +339,12 @@ impl Registry {
         }
         Ok(())
     }
+}
+
+/// Whether it was stored before its kind got another storage version: then a write that changes nothing is written.
+fn is_of_old_version(served: &Served, current: &Object) -> bool {
+    let StorageVersion { group, version } = &served.storage_version;
+    served.custom.is_some() && current.value()["apiVersion"] != format!("{group}/{version}")
 }
 
 /// An object that waits for its deletion goes with its last finalizer.

@@ -8,4 +8,5 @@ pub(crate) mod listener;
 pub(crate) mod loopback;
 pub(crate) mod pipeline;
 pub(crate) mod reload;
+mod reload_events;
 pub(crate) mod write_health;

@@ -50,7 +50,7 @@ use crate::{
         query::Query,
         request_info::RequestInfo,
     },
-    server::{config::Config, health, loopback::Loopback, reload::ReloadMetrics},
+    server::{config::Config, health, loopback::Loopback, reload::ReloadMetrics, reload_events},
     storage::{
         self,
         cluster::Cluster,
@@ -136,14 +136,12 @@ impl ApiServer {
         for resource in api::kinds::builtin().iter().filter(|r| r.group == "admissionregistration.k8s.io") {
             encrypted.check_prefix(&storage::prefix(resource))?;
         }
-        let mut gated = Vec::new();
-        if config.feature_gates.enabled(INITIALIZERS) {
-            gated.extend(api::kinds::gated(INITIALIZERS));
-        }
-        if admission::mutates_by_policy(&config) {
-            gated.extend(api::kinds::gated(MUTATING_ADMISSION_POLICY));
-        }
-        let served = ServedResources::of(gated, |resource| config.runtime_config.serves_resource(resource, true));
+        let gated = api::kinds::gated().iter().filter(|(gate, _)| match *gate {
+            MUTATING_ADMISSION_POLICY => admission::mutates_by_policy(&config),
+            gate => config.feature_gates.enabled(gate),
+        });
+        let gated = gated.map(|(_, resource)| resource.clone()).collect();
+        let served = ServedResources::of(gated, |resource| config.runtime_config.serves_resource(resource));
         let cluster = Arc::new(Cluster { env: env.clone(), store, encrypted, cache, served });
         metrics.also(metrics::feature_gates(&config.feature_gates));
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
@@ -184,6 +182,7 @@ impl ApiServer {
             env,
         });
         loopback.connect(&server);
+        reload_events::start(&server, reloads.failures());
         post_start_hooks::start(&server).await?;
         server.registry.resume_initializers();
         if server.config.limits.priority_and_fairness {

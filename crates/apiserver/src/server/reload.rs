@@ -1,7 +1,8 @@
 //! Files that are read again when they change: certificate authorities, tokens, and the configuration of authentication,
 //! authorization and encryption.
 //! Used by `authn`, `authz` and `storage::encryption`.
-//! A new file that can't be used changes nothing: the old one stays in force, the log and the metrics say so.
+//! A new file that can't be used changes nothing: the old one stays in force; the log, the metrics and an Event
+//! (`reload_events`) say so.
 
 use std::{
     path::PathBuf,
@@ -14,6 +15,7 @@ use futures::{StreamExt, future::BoxFuture};
 use inotify::{EventStream, Inotify, WatchMask};
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
+use tokio::sync::broadcast;
 
 use env::Env;
 
@@ -81,17 +83,40 @@ reload_families!(AUTHORIZATION, "authorization configuration", "apiserver_author
 reload_families!(ENCRYPTION, "encryption configuration", "apiserver_encryption_config_controller");
 reload_families!(IDENTITY_FILES, "file of identities", "apiserver_identity_files", several);
 
+/// Failures that nobody has told of yet; more at a time are only logged and counted.
+const FAILURES_MAX: usize = 16;
+
+/// A file that could not be used.
+#[derive(Debug, Clone)]
+pub struct ReloadFailure {
+    pub what: &'static str,
+    pub files: String,
+    pub error: String,
+}
+
 /// Where reloads are counted, and as which server.
 #[derive(Clone)]
 pub struct ReloadMetrics {
     pub metrics: Metrics,
     server: String,
+    failures: broadcast::Sender<ReloadFailure>,
 }
 
 impl ReloadMetrics {
     /// `server` names this one among those of a cluster.
     pub fn new(server: &str) -> Self {
-        Self { metrics: Metrics::default(), server: hash(Sha256::digest(server).as_slice()) }
+        let server = hash(Sha256::digest(server).as_slice());
+        Self { metrics: Metrics::default(), server, failures: broadcast::Sender::new(FAILURES_MAX) }
+    }
+
+    /// Those from now on.
+    pub fn failures(&self) -> broadcast::Receiver<ReloadFailure> {
+        self.failures.subscribe()
+    }
+
+    /// This server's name, hashed.
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     fn count(&self, families: &ReloadFamilies, good: bool, digest: &[u8], env: &Env) {
@@ -112,7 +137,8 @@ impl ReloadMetrics {
     }
 }
 
-fn hash(digest: &[u8]) -> String {
+/// As upstream shows what is not to be read: `sha256:…`.
+pub fn hash(digest: &[u8]) -> String {
     digest.iter().fold("sha256:".to_string(), |text, byte| format!("{text}{byte:02x}"))
 }
 
@@ -209,8 +235,14 @@ pub fn follow<T, L>(
                     metrics.count(families, true, &files.seen, &running);
                 }
                 Err(error) => {
-                    tracing::error!(files = names, error, "failed to reload the {what}; the old one stays in use");
+                    tracing::error!(
+                        files = names,
+                        error = error.as_str(),
+                        "failed to reload the {what}; the old one stays in use"
+                    );
                     metrics.count(families, false, &files.seen, &running);
+                    // Where nobody listens it is logged and counted all the same.
+                    let _ = metrics.failures.send(ReloadFailure { what, files: names, error });
                 }
             }
         }

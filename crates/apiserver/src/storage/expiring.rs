@@ -16,6 +16,11 @@ impl<K: Hash + Eq, V: Clone> Expiring<K, V> {
         Self { entries: RwLock::default(), limit }
     }
 
+    /// Those that have expired are counted as long as nothing takes their place.
+    pub fn count(&self) -> usize {
+        self.entries.read().len()
+    }
+
     /// `now` is monotonic time.
     pub fn get(&self, key: &K, now: Duration) -> Option<V> {
         self.entries.read().get(key).filter(|(_, until)| *until > now).map(|(value, _)| value.clone())

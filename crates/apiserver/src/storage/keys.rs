@@ -114,7 +114,8 @@ mod tests {
             ("/registry/apiregistration.k8s.io/apiservices/", ("apiregistration.k8s.io", "apiservices"), true),
             ("/registry/example.com/widgets/", ("example.com", "widgets"), true),
             ("/registry/masterleases/", ("", "masterleases"), false),
-            ("/registry/clustertrustbundles/", ("", "clustertrustbundles"), false),
+            ("/registry/storageversions/", ("internal.apiserver.k8s.io", "storageversions"), true),
+            ("/registry/clustertrustbundles/", ("certificates.k8s.io", "clustertrustbundles"), true),
             ("/registry/services/", ("", "services"), false),
         ] {
             assert_eq!((group_resource(prefix), holds_objects(prefix)), (named, objects), "{prefix}");

@@ -2,6 +2,7 @@
 //! Used by the controllers; runs nothing by itself.
 
 pub mod expectations;
+pub mod gated_kinds;
 pub mod indexes;
 pub mod meta;
 pub mod objects;

@@ -11,14 +11,26 @@ use api::{
 use client::{Informer, InformerFactory};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
+use super::gated_kinds::GatedKind;
+
 #[derive(Clone)]
 pub struct Resources {
     definitions: Informer<CustomResourceDefinition>,
+    gated: Arc<[GatedKind]>,
 }
 
 impl Resources {
     pub fn new(informers: &InformerFactory) -> Self {
-        Self { definitions: informers.informer() }
+        Self { definitions: informers.informer(), gated: Arc::default() }
+    }
+
+    pub fn with_gated(self, gated: Vec<GatedKind>) -> Self {
+        Self { gated: gated.into(), ..self }
+    }
+
+    /// What the server has of the kinds of feature gates.
+    pub fn gated(&self) -> &[GatedKind] {
+        &self.gated
     }
 
     pub fn definitions(&self) -> &Informer<CustomResourceDefinition> {
@@ -28,7 +40,7 @@ impl Resources {
     /// Resources that can be listed, watched and deleted, each once.
     pub fn all(&self) -> Vec<Arc<Resource>> {
         let mut seen = HashSet::new();
-        builtin()
+        builtin(&self.gated)
             .into_iter()
             .chain(self.definitions.list().iter().filter_map(|definition| custom(definition)))
             .filter(|resource| seen.insert(resource.group_resource()))
@@ -66,9 +78,10 @@ impl Resources {
 }
 
 /// Built-in resources, without second views of the same objects (events.k8s.io shows the core group's events).
-fn builtin() -> Vec<Arc<Resource>> {
+fn builtin(gated: &[GatedKind]) -> Vec<Arc<Resource>> {
     kinds::builtin()
         .iter()
+        .chain(gated.iter().map(|(_, resource)| resource))
         .filter(|r| r.stored() && [Verb::List, Verb::Watch, Verb::Delete].iter().all(|verb| r.supports(verb)))
         .filter(|r| r.behavior.storage_version().is_none())
         .cloned()
@@ -126,7 +139,7 @@ mod tests {
 
     #[test]
     fn builtin_resources_appear_once() {
-        let names: Vec<_> = builtin().iter().map(|r| r.group_resource()).collect();
+        let names: Vec<_> = builtin(&[]).iter().map(|r| r.group_resource()).collect();
         assert!(names.contains(&"pods".to_string()) && names.contains(&"events".to_string()));
         assert!(!names.contains(&"bindings".to_string()) && !names.contains(&"events.events.k8s.io".to_string()));
     }

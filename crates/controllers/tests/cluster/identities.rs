@@ -14,7 +14,8 @@ use super::{Cluster, config};
 /// The accounts that hold a role of their own, whatever namespace it is in.
 #[tokio::test(start_paused = true)]
 async fn every_account_holds_a_role_of_its_own() {
-    let cluster = Cluster::start(config()).await;
+    let feature_gates = api::feature_gates::FeatureGates::parse(super::gated::GATES).unwrap();
+    let cluster = Cluster::start(controllers::Config { feature_gates, ..config() }).await;
     let mut bound = BTreeSet::new();
     let everywhere = client::ListParams::default();
     for binding in cluster.client.api::<ClusterRoleBinding>().list(&everywhere).await.unwrap().items {

@@ -12,6 +12,7 @@ mod counting;
 mod devices;
 mod endpoints;
 mod events;
+mod gated;
 mod guards;
 mod identities;
 mod jobs;
@@ -26,7 +27,8 @@ mod workloads;
 
 use std::{sync::Arc, time::Duration};
 
-use apiserver::ApiServer;
+use api::feature_gates::FeatureGates;
+use apiserver::{ApiServer, config::RuntimeConfig};
 use client::{Client, InformerFactory, ListParams};
 use controllers::Config;
 use counting::Counts;
@@ -63,6 +65,10 @@ impl Cluster {
         let store = Arc::new(store::MemoryStore::new(env.clone()));
         let mut settings = apiserver::Config::in_process(key);
         settings.enable_admission_plugins.push("VerticalPodAutoscaler".into());
+        settings.feature_gates = config.feature_gates.clone();
+        if config.feature_gates != FeatureGates::default() {
+            settings.runtime_config = RuntimeConfig::parse(["api/all=true"]).unwrap();
+        }
         let server = ApiServer::new(settings, store, env.clone()).await.unwrap();
         let (counts, shutdown) = (Counts::default(), CancellationToken::new());
         let admin = in_process::client(&server, "admin", &["system:masters"]);

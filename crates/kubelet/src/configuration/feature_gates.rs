@@ -89,14 +89,30 @@ pub struct KubeletFeatureGates {
 }
 
 impl KubeletFeatureGates {
+    /// With gates of all components as a command's flag has them.
+    pub fn of(shared: FeatureGates) -> Self {
+        Self { own: BTreeMap::new(), shared }
+    }
+
     pub fn new<'a>(wanted: impl IntoIterator<Item = (&'a str, bool)>) -> Result<Self, String> {
-        let mut own = BTreeMap::new();
+        Self::default().with(wanted)
+    }
+
+    /// The same, where these gates were set before: what is set again counts.
+    pub fn with<'a>(&self, wanted: impl IntoIterator<Item = (&'a str, bool)>) -> Result<Self, String> {
+        let mut own = self.own.clone();
         let mut shared = Vec::new();
         let (mut alpha, mut beta) = (None, None);
         for (name, on) in wanted {
             match (name, GATES.iter().find(|gate| gate.name == name)) {
-                ("AllAlpha", _) => alpha = Some(on),
-                ("AllBeta", _) => beta = Some(on),
+                ("AllAlpha", _) => {
+                    alpha = Some(on);
+                    shared.push(format!("{name}={on}"));
+                }
+                ("AllBeta", _) => {
+                    beta = Some(on);
+                    shared.push(format!("{name}={on}"));
+                }
                 (_, Some(gate)) if gate.switchable || on == gate.default => drop(own.insert(gate.name, on)),
                 (_, Some(gate)) => {
                     let to = gate.default;
@@ -116,7 +132,7 @@ impl KubeletFeatureGates {
                 own.entry(gate.name).or_insert(on);
             }
         }
-        let shared = FeatureGates::parse(shared.iter().map(String::as_str)).map_err(|error| {
+        let shared = self.shared.with(shared.iter().map(String::as_str)).map_err(|error| {
             // Its list of those that are known lacks ours.
             error.split_once(" (known are").map_or(error.clone(), |(error, _)| error.to_string())
         })?;
@@ -128,9 +144,10 @@ impl KubeletFeatureGates {
         self.own.get(name).copied().or_else(usual).unwrap_or_else(|| self.shared.enabled(name))
     }
 
-    /// Every gate of the kubelet's with its stage and whether it is on.
+    /// Every gate, those of other components too, with its stage and whether it is on.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> + '_ {
-        GATES.iter().map(|gate| (gate.name, gate.stage, self.enabled(gate.name)))
+        let own = GATES.iter().map(|gate| (gate.name, gate.stage, self.enabled(gate.name)));
+        own.chain(self.shared.all().map(|(gate, on)| (gate.name, gate.stage, on)))
     }
 }
 
@@ -150,6 +167,10 @@ mod tests {
         check(&[("AllBeta", true)], Ok([true, true]));
         check(&[("AllBeta", false), ("GracefulNodeShutdown", true)], Ok([true, false]));
         check(&[("SupplementalGroupsPolicy", true)], Ok([true, false]));
+        check(&[("PodCertificateRequest", true)], Ok([true, false]));
+        let lonely = "ClusterTrustBundleProjection is enabled, but depends on features that are disabled: \
+                      [ClusterTrustBundle]";
+        check(&[("ClusterTrustBundleProjection", true)], Err(lonely));
         check(&[("Nonsense", true)], Err("unrecognized feature gate: Nonsense"));
         let locked = "cannot set feature gate SidecarContainers to false, feature is locked to true";
         check(&[("SidecarContainers", false)], Err(locked));

@@ -7,8 +7,8 @@ use std::time::Duration;
 use resource_managers::CpuSet;
 use serde_json::Value;
 
+use super::error::FieldError;
 use super::values::{bytes, duration, flag, list, map, milli, number, parse_duration, parsed, text, texts};
-use super::{error::FieldError, feature_gates::KubeletFeatureGates};
 use crate::config::VOLUME_STATS_PERIOD_DEFAULT;
 use crate::{
     config::{CgroupDriver, Config, Reserved},
@@ -145,7 +145,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         let Some(gates) = v.as_object() else { return Err(FieldError::NotMap) };
         let gates: Vec<(&str, bool)> =
             gates.iter().map(|(name, on)| Ok((name.as_str(), flag(on)?))).collect::<Result<_, FieldError>>()?;
-        c.feature_gates = KubeletFeatureGates::new(gates).map_err(FieldError::FeatureGate)?;
+        c.feature_gates = c.feature_gates.with(gates).map_err(FieldError::FeatureGate)?;
         Ok(())
     })),
     ("fileCheckFrequency", set!(manifest_dir_interval = duration)),

@@ -5,7 +5,13 @@ use std::{io, path::PathBuf};
 
 use api::ApiError;
 
-use super::{devices::DeviceError, payload::ObjectKind, referenced_objects::ReferenceError, tokens::TokenError};
+use super::{
+    certificates::{pod_certificates::CertificateError, trust_bundles::TrustBundleError},
+    devices::DeviceError,
+    payload::ObjectKind,
+    referenced_objects::ReferenceError,
+    tokens::TokenError,
+};
 use crate::{
     csi::driver_client::CsiError, files::file_work::FileWorkError, runtime::container_config::downward::DownwardError,
 };
@@ -18,8 +24,11 @@ pub enum VolumeError {
     UnsupportedPersistentVolume(String),
     #[error("volume {0} is mounted by the container runtime")]
     MountedByRuntime(String),
-    #[error("this projected volume source is not supported by this node")]
-    UnsupportedProjection,
+    /// Upstream's words where the gate ClusterTrustBundleProjection is off.
+    #[error("ClusterTrustBundle projection is not supported in static kubelet mode")]
+    TrustBundlesUnsupported,
+    #[error("podCertificate projection needs the feature gate PodCertificateRequest on this node")]
+    PodCertificatesUnsupported,
 
     #[error("unknown storage medium {0:?}")]
     UnknownMedium(String),
@@ -43,6 +52,10 @@ pub enum VolumeError {
     Downward(#[from] DownwardError),
     #[error(transparent)]
     Token(#[from] TokenError),
+    #[error(transparent)]
+    TrustBundle(#[from] TrustBundleError),
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
 
     #[error("ephemeral volume without a claim template")]
     NoClaimTemplate,

@@ -1,10 +1,12 @@
 //! Volumes: `plugins` has one file per volume type and `plugin` what a type has to tell; `volume_manager` mounts what
-//! pods name; `referenced_objects` holds the ConfigMaps and Secrets that pods name, `tokens` their ServiceAccount tokens.
+//! pods name; `referenced_objects` holds the ConfigMaps and Secrets that pods name, `tokens` their ServiceAccount tokens,
+//! `certificates` the trust anchors and certificates that projected volumes show.
 //! `local_storage` keeps the directories of the built-in provisioner.
 //! Used by `pod::pod_workers`; `runtime::container_config` asks which mounts are read-only.
 //! `atomic_writer`, `payload`, `devices` and `file_system` are for plugins alone.
 
 mod atomic_writer;
+pub(crate) mod certificates;
 mod devices;
 pub(crate) mod error;
 pub(crate) mod file_system;

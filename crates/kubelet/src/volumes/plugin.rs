@@ -9,7 +9,10 @@ use std::{
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Volume};
 
-use super::{error::VolumeError, tokens::TokenKey, volume_manager::actual_state_of_world::ActualStateOfWorld};
+use super::{
+    certificates::CertificateSources, error::VolumeError, tokens::TokenKey,
+    volume_manager::actual_state_of_world::ActualStateOfWorld,
+};
 use crate::{
     pod::pod_spec,
     runtime::container_config::{downward::NodeFacts, environment::References},
@@ -49,6 +52,8 @@ pub struct MountContext<'a> {
     pub node: &'a NodeFacts,
     /// The tokens that the plugin asked for.
     pub tokens: &'a BTreeMap<TokenKey, String>,
+    /// What the volume's sources show of certificates.
+    pub certificates: &'a CertificateSources,
     pub pods_dir: &'a Path,
     pub local_storage_dir: &'a Path,
     /// What other pods have mounted.

@@ -52,7 +52,7 @@ use crate::{
         runtime_manager::{RuntimeLimiter, RuntimeManager},
         user_namespaces::UserNamespaces,
     },
-    volumes::{referenced_objects::ReferencedObjects, volume_manager::VolumeManager},
+    volumes::{certificates::CertificateManager, referenced_objects::ReferencedObjects, volume_manager::VolumeManager},
 };
 
 /// The first wait of a container that ended, unless the longest is shorter.
@@ -125,7 +125,8 @@ impl Foundation {
                 metrics.clone(),
                 files,
                 csi.clone(),
-            ),
+            )
+            .with_certificates(CertificateManager::new(&client, &env, &config, &recorder, &metrics, &wakes)),
             references: ReferencedObjects::new(client.clone(), env.clone(), wakes.clone()),
             services: informers.informer::<Service>(),
             node: status.node.clone(),

@@ -247,6 +247,10 @@ fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: 
             flag(name, port.to_string());
         }
     }
+    let gates = flags.server.security.features.feature_gates.flag();
+    if !gates.is_empty() {
+        flag("feature-gates", gates);
+    }
     flag("cni", flags.node.cni.name().to_string());
     if let Some(enforcer) = flags.node.network_policy {
         flag("network-policy", enforcer.name().to_string());

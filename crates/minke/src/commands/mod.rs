@@ -204,6 +204,7 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
         let pki = Pki::open(&instance.pki(), env.clone())?;
         let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
         config.controllers = known_controllers(&flags.controllers)?;
+        config.feature_gates = flags.features.feature_gates.clone();
         flags.features.show(&config.metrics);
         flags.settings.apply(&mut config);
         if flags.use_service_account_credentials {
@@ -279,6 +280,7 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
     preflight::root()?;
     preflight::node_tools()?;
     until_stopped(async |Process { env, shutdown, report, components }| {
+        flags.node.kubelet.feature_gates = flags.features.feature_gates.clone();
         flags.node.node_ip = agent::node_addresses(&flags.node, None, &flags.pod_cidr)?;
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;

@@ -34,7 +34,8 @@ use crate::{
     node::{agent, container_runtime::Runtime},
 };
 
-pub fn up(flags: flags::Up) -> Result<()> {
+pub fn up(mut flags: flags::Up) -> Result<()> {
+    flags.node.kubelet.feature_gates = flags.server.security.features.feature_gates.clone();
     let instance = flags.server.data.instance();
     if flags.foreground {
         return crate::runtime()?.block_on(foreground(flags, &instance));

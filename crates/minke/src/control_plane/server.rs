@@ -205,6 +205,7 @@ pub async fn start_controllers(
 ) -> Result<()> {
     let controllers = in_process::client(&plane.api, "system:kube-controller-manager", &[]);
     let mut config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
+    config.feature_gates = flags.security.features.feature_gates.clone();
     flags.controllers.apply(&mut config);
     if flags.controllers.gateway_api {
         let (client, env) = (in_process::client(&plane.api, "minke:gateway-api", &[MASTERS]), env.clone());

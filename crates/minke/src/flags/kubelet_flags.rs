@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, FromArgMatches};
 use fields::{FIELDS, Form, OTHERS};
 use ipnet::IpNet;
-use kubelet::configuration::Configuration;
+use kubelet::configuration::{Configuration, feature_gates::KubeletFeatureGates};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
@@ -292,6 +292,7 @@ impl Kubelet {
             pod_admission_hook: self.pod_admission_hook()?,
             credential_providers: self.credential_providers()?,
             dead_containers: self.dead_containers()?,
+            feature_gates: Default::default(),
             configuration,
         };
         agent.kubeconfig = self.kubeconfig.clone().filter(|file| file.exists() || self.bootstrap_kubeconfig.is_none());
@@ -336,6 +337,7 @@ pub fn check(flags: &flags::Node) -> Result<()> {
 /// Gives a node's configuration its effect, files that it names included.
 pub fn apply(flags: &flags::Node, config: &mut kubelet::Config) -> Result<()> {
     let configuration = flags.configuration()?;
+    config.feature_gates = KubeletFeatureGates::of(flags.kubelet.feature_gates.clone());
     let idle = configuration.apply(config).map_err(anyhow::Error::msg)?;
     if !idle.is_empty() {
         tracing::info!(fields = idle.join(", "), "fields of the configuration that have no effect here");

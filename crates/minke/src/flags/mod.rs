@@ -314,6 +314,8 @@ impl Node {
 #[derive(Debug, Clone, Default)]
 pub struct KubeletSettings {
     pub configuration: Configuration,
+    /// Those of the whole command; fields of the configuration count more.
+    pub feature_gates: api::feature_gates::FeatureGates,
     pub labels: BTreeMap<String, String>,
     pub root_dir: Option<PathBuf>,
     pub pod_admission_hook: Option<kubelet::HookConfig>,

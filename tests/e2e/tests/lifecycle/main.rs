@@ -3,6 +3,7 @@
 mod apart;
 mod bad_input;
 mod beside;
+mod certificates;
 mod configured;
 mod foreign;
 mod leftovers;

@@ -6,6 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::signer_name;
 use crate::{
     field::{ErrorList, Path},
     kinds::{
@@ -17,7 +18,7 @@ use crate::{
             columns::{age, age_of, condition, name, name_of, or, string},
         },
     },
-    names, printing,
+    printing,
 };
 
 #[derive(Default)]
@@ -196,24 +197,11 @@ fn validate_spec(errors: &mut ErrorList, spec: &Value) {
 }
 
 fn validate_signer(errors: &mut ErrorList, path: &Path, signer: &str) {
-    if signer.is_empty() {
-        return errors.required(path, "");
-    }
-    if signer == "kubernetes.io/legacy-unknown" {
-        return errors.invalid(path, signer, "the legacy signerName is not allowed via this API version");
-    }
-    match signer.split_once('/') {
-        Some((domain, rest)) if !rest.is_empty() && !rest.contains('/') => {
-            checks::complaints(errors, path, domain, names::dns_subdomain(domain, false));
-            if !domain.contains('.') {
-                errors.invalid(path, domain, "should be a domain with at least two segments separated by dots");
-            }
+    match signer {
+        "kubernetes.io/legacy-unknown" => {
+            errors.invalid(path, signer, "the legacy signerName is not allowed via this API version");
         }
-        _ => errors.invalid(
-            path,
-            signer,
-            "must be a fully qualified domain and path of the form 'example.com/signer-name'",
-        ),
+        _ => signer_name::validate(errors, path, signer),
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod checks;
 pub mod columns;
+pub mod conditions;
 pub mod metadata;
 pub mod quantities;
 pub mod workload;

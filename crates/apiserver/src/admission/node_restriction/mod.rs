@@ -6,6 +6,7 @@ mod api_references;
 mod claim_status;
 mod local_volume;
 mod node_object;
+mod pod_certificate;
 mod pods;
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use api::ApiError;
+use api::{ApiError, feature_gates::FeatureGates};
 
 use super::{Attributes, Operation, Plugin, permissions::request_subject, token_audience};
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
 pub struct NodeRestriction {
     pub cluster: Arc<Cluster>,
     pub authorizer: Arc<authz::Chain>,
+    pub gates: FeatureGates,
 }
 
 #[async_trait]
@@ -52,6 +54,9 @@ impl Plugin for NodeRestriction {
             ("storage.k8s.io", "csinodes") => csi_node(node, a),
             ("resource.k8s.io", "resourceslices") => resource_slice(node, a),
             ("certificates.k8s.io", "certificatesigningrequests") => certificate_request(node, a),
+            ("certificates.k8s.io", "podcertificaterequests") => {
+                pod_certificate::check(&self.cluster, &self.gates, node, a).await
+            }
             _ => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use futures::future::try_join_all;
 use http::Method;
 use serde_json::{Value, json};
 
-use api::{ApiError, Reason};
+use api::{ApiError, Reason, feature_gates::FeatureGates};
 
 use super::{Rule, missing};
 use crate::server::{loopback::send, pipeline::ApiServer};
@@ -25,7 +25,8 @@ const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "upda
 /// Creates what is missing and completes what is there: roles first, as bindings need them.
 pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let for_agents = |o: &Value| o["metadata"]["name"].as_str().is_some_and(|name| name.starts_with(AGENT_NODE));
-    let wanted = objects().into_iter().filter(|o| server.config.admits_agents || !for_agents(o));
+    let wanted =
+        objects(&server.config.feature_gates).into_iter().filter(|o| server.config.admits_agents || !for_agents(o));
     let (bindings, roles): (Vec<_>, Vec<_>) = wanted.partition(|o| o["roleRef"].is_object());
     for batch in [roles, bindings] {
         // Side by side, so that the store commits them in groups.
@@ -108,17 +109,32 @@ fn append(object: &mut Value, list: &str, items: impl Iterator<Item = Value>) {
 }
 
 /// The rules of the role `system:node`, which the node authorizer goes by.
-pub fn node_rules() -> Vec<Rule> {
-    let node = objects().into_iter().find(|o| o["metadata"]["name"] == "system:node" && o["rules"].is_array());
+pub fn node_rules(gates: &FeatureGates) -> Vec<Rule> {
+    let node = objects(gates).into_iter().find(|o| o["metadata"]["name"] == "system:node" && o["rules"].is_array());
     node.and_then(|o| serde_json::from_value(o["rules"].clone()).ok()).unwrap_or_default()
 }
 
+/// What follows a gate at the beginning of a line; `None` where that gate is off.
+fn behind_gate<'a>(line: &'a str, gates: &FeatureGates) -> Option<&'a str> {
+    match line.strip_prefix('?').and_then(|rest| rest.split_once(' ')) {
+        Some((gate, rest)) => gates.enabled(gate).then_some(rest),
+        None => Some(line),
+    }
+}
+
 /// The table as objects.
-pub fn objects() -> Vec<Value> {
+pub fn objects(gates: &FeatureGates) -> Vec<Value> {
     let mut objects: Vec<Value> = Vec::new();
     let mut included: Vec<(usize, &str)> = Vec::new();
+    let mut left_out = false;
     for line in TABLE.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
-        match line.strip_prefix("  ") {
+        let (rule, line) = line.strip_prefix("  ").map_or((false, line), |rule| (true, rule));
+        let line = behind_gate(line, gates);
+        if !rule {
+            left_out = line.is_none();
+        }
+        let Some(line) = line.filter(|_| !left_out) else { continue };
+        match rule.then_some(line) {
             Some(rule) => match rule.strip_prefix("include ") {
                 Some(prefix) => included.push((objects.len() - 1, prefix)),
                 None => {
@@ -260,7 +276,8 @@ mod tests {
     use super::*;
 
     fn find(kind: &str, name: &str) -> Value {
-        let found = objects().into_iter().find(|o| o["kind"] == kind && o["metadata"]["name"] == name);
+        let found =
+            objects(&FeatureGates::default()).into_iter().find(|o| o["kind"] == kind && o["metadata"]["name"] == name);
         found.unwrap_or_else(|| panic!("{kind} {name}"))
     }
 
@@ -337,7 +354,7 @@ mod tests {
             })
             .collect();
         let mut ours = BTreeMap::new();
-        for object in objects() {
+        for object in objects(&FeatureGates::default()) {
             let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
             let place = if text("namespace").is_empty() { String::new() } else { format!("{}/", text("namespace")) };
             let name = format!("{} {place}{}", object["kind"].as_str().unwrap_or_default(), text("name"));
@@ -353,6 +370,33 @@ mod tests {
             upstream.keys().chain(ours.keys()).filter(|n| upstream.get(*n) != ours.get(*n)).collect();
         assert!(different.is_empty(), "{different:?}");
         assert_eq!(upstream.len(), 131);
+    }
+
+    #[test]
+    fn gates_bring_their_roles_and_rules() {
+        let check = |gates: &str, name: &str, expected: &[&str]| {
+            let gates = FeatureGates::parse(gates.split(',')).unwrap();
+            let found = objects(&gates).into_iter().filter(|o| o["metadata"]["name"] == name);
+            let lines: Vec<String> = found.flat_map(|o| lines(&o)).collect();
+            let lines: Vec<&str> = lines.iter().map(String::as_str).filter(|l| !l.contains("events")).collect();
+            assert_eq!(lines, expected, "{gates:?} {name}");
+        };
+        let cleaner = "system:controller:podcertificaterequestcleaner";
+        check("", cleaner, &[]);
+        let rules =
+            ["delete", "get", "list", "watch"].map(|v| format!("certificates.k8s.io|podcertificaterequests||{v}"));
+        let bound = format!("ClusterRole|{cleaner}|ServiceAccount|kube-system|podcertificaterequestcleaner");
+        let all: Vec<&str> = rules.iter().chain([&bound]).map(String::as_str).collect();
+        check("PodCertificateRequest=true", cleaner, &all);
+        let node = |gates: &str| {
+            let gates = FeatureGates::parse(gates.split(',')).unwrap();
+            let rules = node_rules(&gates);
+            let names = |wanted: &str| rules.iter().any(|r| r.resources.iter().any(|r| r == wanted));
+            (names("clustertrustbundles"), names("podcertificaterequests"), names("serviceaccounts"))
+        };
+        assert_eq!(node(""), (false, false, true));
+        assert_eq!(node("ClusterTrustBundle=true"), (true, false, true));
+        assert_eq!(node("PodCertificateRequest=true"), (false, true, true));
     }
 
     #[test]

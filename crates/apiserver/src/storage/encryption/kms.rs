@@ -15,6 +15,7 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 use tokio::{net::UnixStream, sync::Semaphore};
 use tonic::{
+    Code,
     client::Grpc,
     transport::{Channel, Endpoint, Uri},
 };
@@ -25,6 +26,7 @@ use env::Env;
 use super::{
     ciphers::{AesGcm, DerivedAesGcm, SEED_BYTES},
     configuration::KmsConfiguration,
+    kms_metrics::{KmsMetrics, Transformation},
     kms_protocol::{
         AES_GCM_KEY, DECRYPT, DecryptRequest, DecryptResponse, ENCRYPT, EncryptRequest, EncryptResponse,
         EncryptedObject, HKDF_SHA256_XNONCE_AES_GCM_SEED, STATUS, StatusRequest, StatusResponse, validate_key_id,
@@ -72,11 +74,12 @@ pub struct KmsProvider {
     /// One asks at a time; others wait for the answer.
     asking: Semaphore,
     health: Mutex<Health>,
+    metrics: KmsMetrics,
     env: Env,
 }
 
 impl KmsProvider {
-    pub fn new(config: KmsConfiguration, env: &Env) -> Arc<Self> {
+    pub fn new(config: KmsConfiguration, env: &Env, metrics: &KmsMetrics) -> Arc<Self> {
         let path = config.socket.clone();
         let channel =
             Endpoint::from_static("http://localhost").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
@@ -92,6 +95,7 @@ impl KmsProvider {
             opened: Expiring::new(CACHED_SEEDS_MAX),
             asking: Semaphore::new(1),
             health: Mutex::new(health),
+            metrics: metrics.clone(),
             env: env.clone(),
         })
     }
@@ -123,13 +127,19 @@ impl KmsProvider {
     {
         let asked = async {
             let mut grpc = Grpc::new(self.channel.clone());
-            grpc.ready().await.map_err(|e| e.to_string())?;
+            grpc.ready().await.map_err(|e| (Code::Unavailable, e.to_string()))?;
             let codec = ProstCodec::<Q, A>::default();
             let answer = grpc.unary(tonic::Request::new(request), PathAndQuery::from_static(path), codec).await;
-            answer.map(|a| a.into_inner()).map_err(|status| status.to_string())
+            answer.map(|a| a.into_inner()).map_err(|status| (status.code(), status.to_string()))
         };
-        let answered = self.env.timeout(self.config.timeout, asked).await;
-        answered.unwrap_or_else(|| Err("context deadline exceeded".into()))
+        let began = self.env.monotonic();
+        let late = || Err((Code::DeadlineExceeded, "context deadline exceeded".into()));
+        let answered = self.env.timeout(self.config.timeout, asked).await.unwrap_or_else(late);
+        let code = answered.as_ref().err().map_or(Code::Ok, |(code, _)| *code);
+        // As Go writes them: `OK`, `DeadlineExceeded`.
+        let shown = if code == Code::Ok { "OK".to_string() } else { format!("{code:?}") };
+        self.metrics.operation(&self.config.name, path, &shown, self.env.monotonic() - began);
+        answered.map_err(|(_, why)| why)
     }
 
     /// Whether it is well; a new seed is made if its key has changed.
@@ -170,7 +180,12 @@ impl KmsProvider {
                 status.version
             )));
         }
-        validate_key_id(&status.key_id).map_err(attempt)?;
+        if let Err(why) = validate_key_id(&status.key_id) {
+            let error = if status.key_id.is_empty() { "empty" } else { "too_long" };
+            self.metrics.invalid_key_id(name, error);
+            return Err(attempt(why));
+        }
+        self.metrics.key_in_status(name, &status.key_id);
         self.rotate(&status.key_id).await.map_err(attempt)
     }
 
@@ -201,6 +216,7 @@ impl KmsProvider {
         }
         let now = self.env.monotonic();
         self.opened.insert(cache_key(&envelope), Opener::Seed(cipher.clone()), now + SEED_TTL, now);
+        self.metrics.cached_sources(&self.config.name, self.opened.count());
         *self.state.write() = Some(Arc::new(WriteState { cipher, envelope, expires }));
         Ok(())
     }
@@ -216,6 +232,7 @@ impl KmsProvider {
         }
         let mut object = state.envelope.clone();
         object.encrypted_data = state.cipher.seal(plain, context, &self.env)?;
+        self.metrics.key_used(&self.config.name, &object.key_id, Transformation::ToStorage);
         object.validate()?;
         Ok(object.encode_to_vec())
     }
@@ -228,6 +245,7 @@ impl KmsProvider {
             Opener::Key(key) => key.open(&object.encrypted_data, context)?,
             Opener::Seed(seed) => seed.open(&object.encrypted_data, context)?,
         };
+        self.metrics.key_used(&self.config.name, &object.key_id, Transformation::FromStorage);
         let stale = self.state.read().as_ref().is_none_or(|state| {
             state.envelope.key_id != object.key_id
                 || state.envelope.encrypted_dek_source_type != object.encrypted_dek_source_type
@@ -253,6 +271,7 @@ impl KmsProvider {
             _ => Opener::Seed(Arc::new(DerivedAesGcm::new(&answer.plaintext)?)),
         };
         self.opened.insert(key, opener.clone(), now + SEED_TTL, now);
+        self.metrics.cached_sources(&self.config.name, self.opened.count());
         Ok(opener)
     }
 }

@@ -7,6 +7,7 @@
 mod ciphers;
 mod configuration;
 mod kms;
+mod kms_metrics;
 pub mod kms_protocol;
 mod transformers;
 
@@ -30,7 +31,7 @@ use store::{
     StoreLayer, Transaction, WatchItem, WatchStream,
 };
 
-use self::transformers::Transformers;
+use self::{kms_metrics::KmsMetrics, transformers::Transformers};
 use super::stored_form::{self, StorageMediaType};
 use crate::server::{
     config::EncryptionProviders,
@@ -101,7 +102,11 @@ impl EncryptedStore {
             Some(config) => {
                 let files = WatchedFiles::new(vec![config.file.clone()]);
                 let (path, making) = (config.file.clone(), env.clone());
-                let load = move || configuration::load(&path).and_then(|entries| Transformers::new(entries, &making));
+                let counted = KmsMetrics::new(metrics, env);
+                let load = move || {
+                    let entries = configuration::load(&path)?;
+                    Transformers::new(entries, &making, &counted)
+                };
                 let first = load()?;
                 first.start().await;
                 let transformers = Reloadable::new(first);

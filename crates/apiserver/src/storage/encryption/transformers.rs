@@ -13,6 +13,7 @@ use super::{
     ciphers::{AesCbc, AesGcm, SecretBox},
     configuration::{GroupResource, NamedKey, Provider, ResourceConfiguration},
     kms::KmsProvider,
+    kms_metrics::KmsMetrics,
 };
 use crate::storage;
 
@@ -50,13 +51,13 @@ pub struct Opened {
 }
 
 impl Transformers {
-    pub fn new(entries: Vec<ResourceConfiguration>, env: &Env) -> Result<Self, String> {
+    pub fn new(entries: Vec<ResourceConfiguration>, env: &Env, metrics: &KmsMetrics) -> Result<Self, String> {
         let mut new = Self::default();
         let mut by_resource: HashMap<GroupResource, Vec<Arc<PrefixTransformer>>> = HashMap::new();
         for entry in entries {
             let mut made = Vec::new();
             for provider in entry.providers {
-                new.add(provider, &mut made, env)?;
+                new.add(provider, &mut made, env, metrics)?;
             }
             // A resource that is named twice is read by all, and written by the first.
             for resource in entry.resources {
@@ -67,7 +68,13 @@ impl Transformers {
         Ok(new)
     }
 
-    fn add(&mut self, provider: Provider, made: &mut Vec<Arc<PrefixTransformer>>, env: &Env) -> Result<(), String> {
+    fn add(
+        &mut self,
+        provider: Provider,
+        made: &mut Vec<Arc<PrefixTransformer>>,
+        env: &Env,
+        metrics: &KmsMetrics,
+    ) -> Result<(), String> {
         let mut keyed = |name: &str, keys: Vec<NamedKey>, cipher: fn(&[u8]) -> Result<Cipher, String>| {
             for key in keys {
                 let attempt = |e: String| format!("error while creating cipher for named key {}: {e}", key.name);
@@ -89,7 +96,7 @@ impl Transformers {
             }
             Provider::Kms(config) => {
                 let prefix = format!("k8s:enc:kms:v2:{}:", config.name);
-                let provider = KmsProvider::new(config, env);
+                let provider = KmsProvider::new(config, env, metrics);
                 self.kms.push(provider.clone());
                 made.push(Arc::new(PrefixTransformer { prefix, cipher: Cipher::Kms(provider) }));
                 Ok(())
@@ -205,7 +212,8 @@ mod tests {
             .collect();
         let text =
             format!("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n{entries}");
-        Transformers::new(parse(&text).unwrap(), &Env::real()).unwrap()
+        let metrics = KmsMetrics::new(&crate::server::reload::ReloadMetrics::new("test"), &Env::real());
+        Transformers::new(parse(&text).unwrap(), &Env::real(), &metrics).unwrap()
     }
 
     #[tokio::test]

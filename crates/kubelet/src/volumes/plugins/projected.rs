@@ -1,6 +1,6 @@
-//! projected volumes: the files of ConfigMaps, Secrets, the downward API and ServiceAccount tokens in one directory, in
-//! memory only.
-//! The sources' files come from the plugins of the same names, tokens from `tokens`.
+//! projected volumes: the files of ConfigMaps, Secrets, the downward API, ServiceAccount tokens, trust bundles and
+//! certificates in one directory, in memory only.
+//! The sources' files come from the plugins of the same names, tokens from `tokens`, the rest from `certificates`.
 
 use std::collections::HashSet;
 
@@ -11,6 +11,7 @@ use crate::{
     pod::pod_spec,
     volumes::{
         atomic_writer::{File, Payload},
+        certificates::{CertificateSource, pod_certificates::Credential},
         error::VolumeError,
         payload,
         plugin::{MountContext, Mounter, ObjectNames, Spec, VolumePlugin},
@@ -67,7 +68,7 @@ fn sources(volume: &Volume) -> &[VolumeProjection] {
 
 fn content(context: &MountContext, sources: &[VolumeProjection], default_mode: u32) -> Result<Payload, VolumeError> {
     let mut files = Payload::new();
-    for source in sources {
+    for (index, source) in sources.iter().enumerate() {
         if let Some(map) = &source.config_map {
             let optional = map.optional.unwrap_or(false);
             files.extend(config_map::content(context, &map.name, map.items.as_deref(), optional, default_mode)?);
@@ -79,14 +80,32 @@ fn content(context: &MountContext, sources: &[VolumeProjection], default_mode: u
         } else if let Some(token) = &source.service_account_token {
             let text = context.tokens.get(&TokenKey::new(token)).ok_or(TokenError::Missing)?;
             files.insert(token.path.clone(), token_file(context, text, default_mode));
-        } else if source.cluster_trust_bundle.is_some() || source.pod_certificate.is_some() {
-            return Err(VolumeError::UnsupportedProjection);
+        } else if let Some(shown) = context.certificates.get(&index) {
+            let written = certificate_files(source, shown).into_iter();
+            files.extend(written.map(|(path, text)| (path, token_file(context, &text, default_mode))));
         }
     }
     Ok(files)
 }
 
-/// A token is readable by its container only: by its user when all agree on one, by its group when there is one.
+/// The files of a source that shows certificates.
+fn certificate_files(source: &VolumeProjection, shown: &CertificateSource) -> Vec<(String, String)> {
+    let files = match (shown, &source.cluster_trust_bundle, &source.pod_certificate) {
+        (CertificateSource::TrustAnchors(anchors), Some(bundle), _) => {
+            vec![(Some(bundle.path.clone()), anchors.clone())]
+        }
+        (CertificateSource::Credential(Credential { key, chain }), _, Some(wanted)) => vec![
+            (wanted.credential_bundle_path.clone(), format!("{key}{chain}")),
+            (wanted.key_path.clone(), key.clone()),
+            (wanted.certificate_chain_path.clone(), chain.clone()),
+        ],
+        _ => Vec::new(),
+    };
+    let named = |(path, text): (Option<String>, String)| Some((path.filter(|path| !path.is_empty())?, text));
+    files.into_iter().filter_map(named).collect()
+}
+
+/// A token or a key is readable by its container only: by its user when all agree on one, by its group when there is one.
 fn token_file(context: &MountContext, text: &str, default_mode: u32) -> File {
     let pod_context = pod_spec::spec(context.pod).security_context.as_ref();
     let pod_user = pod_context.and_then(|c| c.run_as_user);
@@ -118,13 +137,14 @@ mod tests {
     use super::*;
     use crate::{
         runtime::container_config::{downward::NodeFacts, environment::References},
-        volumes::volume_manager::actual_state_of_world::ActualStateOfWorld,
+        volumes::{certificates::CertificateSources, volume_manager::actual_state_of_world::ActualStateOfWorld},
     };
 
     fn with_context<T>(
         pod: &Pod,
         references: &References,
         tokens: &BTreeMap<TokenKey, String>,
+        certificates: &CertificateSources,
         then: impl Fn(&MountContext) -> T,
     ) -> T {
         then(&MountContext {
@@ -135,6 +155,7 @@ mod tests {
             host_ips: &[],
             node: &NodeFacts::default(),
             tokens,
+            certificates,
             pods_dir: Path::new("/nowhere"),
             local_storage_dir: Path::new("/nowhere"),
             actual: &ActualStateOfWorld::default(),
@@ -154,9 +175,15 @@ mod tests {
             secrets: HashMap::from([("there".into(), Some(Arc::new(secret)))]),
         };
         let tokens = BTreeMap::from([(TokenKey { audience: String::new(), expiration_seconds: 600 }, "t".to_string())]);
+        let credential = Credential { key: "K".into(), chain: "C".into() };
+        let certificates = CertificateSources::from([
+            (1, CertificateSource::TrustAnchors("A".into())),
+            (2, CertificateSource::Credential(credential)),
+        ]);
         let check = |sources: Value, expected: Result<&str, &str>| {
             let sources: Vec<VolumeProjection> = serde_json::from_value(sources.clone()).unwrap();
-            let result = with_context(&pod, &references, &tokens, |context| content(context, &sources, 0o640));
+            let result =
+                with_context(&pod, &references, &tokens, &certificates, |context| content(context, &sources, 0o640));
             let result = result.map_err(|error| error.to_string()).map(|payload| {
                 let show = |(path, f): (&String, &File)| {
                     format!("{path}={}:{:o}", String::from_utf8_lossy(&f.content).escape_debug(), f.mode)
@@ -172,6 +199,10 @@ mod tests {
                 {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]),
             Ok("name=p:640 token=t:640 x/y=v:400"),
         );
+        let bundle = json!({"clusterTrustBundle": {"name": "b", "path": "ca.pem"}});
+        let certificate = json!({"podCertificate": {"signerName": "x.io/x", "keyType": "ED25519",
+            "credentialBundlePath": "bundle.pem", "keyPath": "key.pem", "certificateChainPath": "chain.pem"}});
+        check(json!([{}, bundle, certificate]), Ok("bundle.pem=KC:640 ca.pem=A:640 chain.pem=C:640 key.pem=K:640"));
         check(json!([{"secret": {"name": "s"}}]), Err("secret \"s\" not found"));
         check(json!([{"secret": {"name": "s", "optional": true}}]), Ok(""));
         check(
@@ -186,12 +217,12 @@ mod tests {
 
     #[test]
     fn tokens_belong_to_the_user_and_the_group() {
-        let (tokens, references) = (BTreeMap::new(), References::default());
+        let (tokens, references, none) = (BTreeMap::new(), References::default(), CertificateSources::new());
         let check = |pod: Value, container: Value, expected: (i32, Option<u32>)| {
             let containers = json!([{"name": "a", "securityContext": container}]);
             let spec = json!({"securityContext": pod, "containers": containers});
             let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
-            let file = with_context(&pod, &references, &tokens, |context| token_file(context, "t", 0o644));
+            let file = with_context(&pod, &references, &tokens, &none, |context| token_file(context, "t", 0o644));
             assert_eq!((file.mode as i32, file.owner), expected, "{spec}");
         };
         check(json!({}), json!({}), (0o644, None));

@@ -31,6 +31,7 @@ use parking_lot::Mutex;
 use reconciler::{Action, reconcile};
 
 use super::{
+    certificates::{CertificateManager, CertificateSources},
     error::{SetUpError, TearDownError, VolumeError},
     file_system,
     plugin::{MountContext, Mounter, Spec, VolumePlugin, VolumePlugins, is_claim, is_read_only_claim, type_name},
@@ -56,6 +57,7 @@ pub struct VolumeManager {
     /// Our Node object as last seen: its labels tell which volumes may be used here.
     node: Arc<Mutex<Node>>,
     tokens: TokenManager,
+    certificates: CertificateManager,
     recorder: EventRecorder,
     metrics: Metrics,
     desired: Mutex<DesiredStateOfWorld>,
@@ -91,6 +93,7 @@ impl VolumeManager {
         csi: Arc<CsiManager>,
     ) -> Self {
         Self {
+            certificates: CertificateManager::default(),
             tokens: TokenManager::new(client.clone(), env.clone()),
             plugins: PLUGINS,
             recorder,
@@ -106,6 +109,11 @@ impl VolumeManager {
             files,
             csi,
         }
+    }
+
+    /// The same for pods that are shown certificates.
+    pub fn with_certificates(self, certificates: CertificateManager) -> Self {
+        Self { certificates, ..self }
     }
 
     /// Where a pod's volumes are, as far as they are mounted.
@@ -190,7 +198,8 @@ impl VolumeManager {
         }
         let plugin = self.plugins.find(spec).ok_or_else(|| no_plugin(spec))?;
         let (tokens, refresh_after) = self.fetch_tokens(pod, plugin.tokens(volume)).await?;
-        let mounter = self.new_mounter(plugin, spec, pod, &volume.name, facts, &tokens)?;
+        let certificates = self.certificates.sources(pod, volume).await?;
+        let mounter = self.new_mounter(plugin, spec, pod, &volume.name, facts, &tokens, &certificates)?;
         let uid = pod_spec::uid(pod);
         let done = self.files.run(format!("{uid}/{}", volume.name), mounter).await?;
         self.actual.lock().mark_mounted(uid, &volume.name, done.path);
@@ -212,6 +221,7 @@ impl VolumeManager {
         volume_name: &str,
         facts: &MountFacts,
         tokens: &BTreeMap<TokenKey, String>,
+        certificates: &CertificateSources,
     ) -> Result<Mounter, VolumeError> {
         let time = self.env.now().strftime("%Y_%m_%d_%H_%M_%S");
         let context = MountContext {
@@ -222,6 +232,7 @@ impl VolumeManager {
             host_ips: facts.host_ips,
             node: &facts.node,
             tokens,
+            certificates,
             pods_dir: &self.pods_dir,
             local_storage_dir: &self.local_storage_dir,
             actual: &self.actual.lock(),
@@ -260,6 +271,7 @@ impl VolumeManager {
         self.csi.unmount_pod(uid).await?;
         self.actual.lock().mark_pod_unmounted(uid);
         self.tokens.forget(uid);
+        self.certificates.forget(uid);
         let directory = self.pods_dir.join(uid);
         // However long it takes: nothing but this pod's end waits for it.
         Ok(env::spawn_blocking(move || file_system::remove(&directory)).await??)

@@ -9,6 +9,7 @@ mod handlers;
 pub mod image;
 mod operating_system;
 pub mod placement;
+pub mod projections;
 pub mod resources;
 mod security;
 pub mod validation;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{environment, validation::SpecOwner};
+use super::{environment, projections, validation::SpecOwner};
 use crate::{
     field::{ErrorList, Path},
     kinds::{
@@ -296,7 +296,20 @@ fn projected(errors: &mut ErrorList, path: &Path, source: &Value) {
                 errors.required(&path.child("path"), "");
             }
         }
-        count += ["clusterTrustBundle", "podCertificate"].iter().filter(|k| part(projection, k).is_some()).count();
+        if let Some(bundle) = part(projection, "clusterTrustBundle") {
+            count += 1;
+            projections::cluster_trust_bundle(errors, &at.child("clusterTrustBundle"), bundle);
+            if !seen.insert(text(bundle, "path")) {
+                errors.invalid(path, text(bundle, "path"), CONFLICT);
+            }
+        }
+        if let Some(certificate) = part(projection, "podCertificate") {
+            count += 1;
+            projections::pod_certificate(errors, &at.child("podCertificate"), certificate);
+            for name in projections::paths(certificate).filter(|name| !seen.insert(name)) {
+                errors.invalid(path, name, CONFLICT);
+            }
+        }
         if count > 1 {
             errors.forbidden(&at, "may not specify more than 1 volume type per source");
         }
