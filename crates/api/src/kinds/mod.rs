@@ -31,7 +31,10 @@ mod table;
 
 use std::sync::{Arc, LazyLock};
 
-pub use self::apiextensions::custom_resource_definition::FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER;
+pub use self::apiextensions::{
+    custom_resource_definition::{self, ApprovalState, FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER},
+    internal_form,
+};
 pub use self::common::metadata;
 pub use self::core::pod::update as pod_update;
 pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;
