@@ -5,4 +5,5 @@ pub mod checks;
 pub mod columns;
 pub mod metadata;
 pub mod quantities;
+pub mod warnings;
 pub mod workload;
