@@ -48,5 +48,6 @@ mod restart;
 mod shared_etcd;
 mod subresources;
 mod system_roots;
+mod upstream_answers;
 mod watches;
 mod writes;
