@@ -86,7 +86,8 @@ pub struct Error {
     /// What was found there; not shown for `Required`, `Forbidden`, `TooLong` and `InternalError`.
     pub value: Value,
     pub detail: String,
-    quiet: bool,
+    /// What is shown instead of the value; empty for nothing.
+    shown: Option<String>,
 }
 
 impl Error {
@@ -96,8 +97,11 @@ impl Error {
             ErrorType::Required | ErrorType::Forbidden | ErrorType::TooLong | ErrorType::InternalError => {
                 words.to_string()
             }
-            _ if self.quiet => words.to_string(),
-            _ => format!("{words}: {}", shown(&self.value)),
+            _ => match self.shown.as_deref() {
+                Some("") => words.to_string(),
+                Some(text) => format!("{words}: {text}"),
+                None => format!("{words}: {}", shown(&self.value)),
+            },
         };
         if self.detail.is_empty() { head } else { format!("{head}: {}", self.detail) }
     }
@@ -133,7 +137,7 @@ impl ErrorList {
     }
 
     pub fn push(&mut self, kind: ErrorType, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
-        self.0.push(Error { kind, path: path.clone(), value: value.into(), detail: detail.into(), quiet: false });
+        self.0.push(Error { kind, path: path.clone(), value: value.into(), detail: detail.into(), shown: None });
     }
 
     pub fn required(&mut self, path: &Path, detail: &str) {
@@ -146,12 +150,17 @@ impl ErrorList {
 
     /// Invalid, without showing the value: it is large, or secret, or has no text.
     pub fn invalid_quiet(&mut self, path: &Path, detail: impl Into<String>) {
+        self.invalid_shown(path, "", detail);
+    }
+
+    /// Invalid, with a value that upstream shows in a form of its own.
+    pub fn invalid_shown(&mut self, path: &Path, shown: impl Into<String>, detail: impl Into<String>) {
         self.0.push(Error {
             kind: ErrorType::Invalid,
             path: path.clone(),
             value: Value::Null,
             detail: detail.into(),
-            quiet: true,
+            shown: Some(shown.into()),
         });
     }
 
@@ -176,16 +185,33 @@ impl ErrorList {
         self.push(ErrorType::TooMany, path, found, format!("must have at most {max} {plural}"));
     }
 
-    /// `supported` is listed sorted and quoted, as upstream does.
+    /// `supported` is listed sorted and quoted, as upstream mostly does.
     pub fn not_supported(&mut self, path: &Path, value: impl Into<Value>, supported: &[&str]) {
         let mut supported = supported.to_vec();
         supported.sort_unstable();
-        let quoted: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
-        self.push(ErrorType::NotSupported, path, value, format!("supported values: {}", quoted.join(", ")));
+        self.not_supported_as_listed(path, value, &supported);
+    }
+
+    /// Where upstream lists the values in an order of its own.
+    pub fn not_supported_as_listed(&mut self, path: &Path, value: impl Into<Value>, supported: &[&str]) {
+        self.push(ErrorType::NotSupported, path, value, supported_values(supported));
+    }
+
+    /// The same, with a value that upstream shows in a form of its own.
+    pub fn not_supported_shown(&mut self, path: &Path, shown: String, supported: &[&str]) {
+        self.not_supported_as_listed(path, Value::Null, supported);
+        if let Some(last) = self.0.last_mut() {
+            last.shown = Some(shown);
+        }
     }
 
     pub fn append(&mut self, mut other: ErrorList) {
         self.0.append(&mut other.0);
+    }
+
+    /// By their texts.
+    pub fn sort(&mut self) {
+        self.0.sort_by_cached_key(ToString::to_string);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -199,6 +225,11 @@ impl ErrorList {
     pub fn iter(&self) -> impl Iterator<Item = &Error> {
         self.0.iter()
     }
+}
+
+fn supported_values(supported: &[&str]) -> String {
+    let quoted: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+    format!("supported values: {}", quoted.join(", "))
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ pub fn path_segment(name: &str, _prefix: bool) -> Vec<String> {
 }
 
 fn too_long(name: &str, max: usize) -> Vec<String> {
-    if name.len() > max { vec![format!("must be no more than {max} bytes")] } else { Vec::new() }
+    if name.len() > max { vec![format!("must be no more than {max} characters")] } else { Vec::new() }
 }
 
 const KEY: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
@@ -163,7 +163,8 @@ pub fn qualified_name(text: &str) -> Vec<String> {
             if prefix.is_empty() {
                 complaints.push("prefix part must be non-empty".to_string());
             } else {
-                complaints.extend(dns_subdomain(prefix, false).into_iter().map(|c| format!("prefix part {c}")));
+                let found = dns_subdomain(prefix, false).into_iter();
+                complaints.extend(found.map(|c| format!("prefix part {}", c.replace("253 characters", "253 bytes"))));
             }
             *name
         }
@@ -186,7 +187,11 @@ pub fn qualified_name(text: &str) -> Vec<String> {
 }
 
 pub fn label_value(text: &str) -> Vec<String> {
-    let mut complaints = too_long(text, 63);
+    // Labels are counted in bytes, names in characters, as upstream has it.
+    let mut complaints = Vec::new();
+    if text.len() > 63 {
+        complaints.push("must be no more than 63 bytes".to_string());
+    }
     if !text.is_empty() && !is_key(text) {
         complaints.push(regex_complaint(
             "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \

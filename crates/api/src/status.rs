@@ -148,7 +148,10 @@ impl ApiError {
 
     /// `group_resource` is upstream's `GroupResource.String()`: `pods`, `deployments.apps`.
     fn about(reason: Reason, group: &str, kind_or_resource: &str, name: &str, message: String) -> Self {
-        let mut details = json!({ "kind": kind_or_resource });
+        let mut details = json!({});
+        if !kind_or_resource.is_empty() {
+            details["kind"] = kind_or_resource.into();
+        }
         if !name.is_empty() {
             details["name"] = name.into();
         }
@@ -192,9 +195,16 @@ impl ApiError {
     /// 422 with every cause listed. `kind` is the Go kind, as upstream prints it (`Pod`, `Deployment.apps`).
     pub fn invalid(group: &str, kind: &str, name: &str, errors: ErrorList) -> Self {
         let causes: Vec<Value> = errors.iter().map(|e| e.cause()).collect();
-        let text = match errors.len() {
-            1 => errors.iter().next().map(ToString::to_string).unwrap_or_default(),
-            _ => format!("[{}]", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        // Said once, however many causes say it.
+        let mut texts: Vec<String> = Vec::new();
+        for text in errors.iter().map(ToString::to_string) {
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        let text = match &texts[..] {
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
         };
         let message = format!("{} \"{name}\" is invalid: {text}", group_resource(group, kind));
         let mut error = Self::about(Reason::Invalid, group, kind, name, message);

@@ -11,7 +11,7 @@ pub mod protobuf;
 
 pub use scalar::parse_duration;
 use serde::de::DeserializeSeed;
-use serde_json::Value;
+use serde_json::{Map, Value};
 pub use yaml::encode as encode_yaml;
 
 use crate::{
@@ -154,16 +154,31 @@ fn unreadable(bytes: &[u8], schema: Option<(&Schema, TypeId)>, why: &str) -> Api
 
 /// The error of a document with a value of the wrong type.
 fn mistyped(bytes: &[u8], schema: Option<(&Schema, TypeId)>, why: &str) -> ApiError {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct TypeMeta {
-        api_version: Option<Value>,
-        kind: Option<Value>,
+    let meta = serde_json::from_slice::<Map<String, Value>>(bytes).unwrap_or_default();
+    mistyped_document(bytes, &meta, schema, why)
+}
+
+/// Type and version are looked for before anything else is read.
+fn mistyped_document(
+    bytes: &[u8],
+    meta: &Map<String, Value>,
+    schema: Option<(&Schema, TypeId)>,
+    why: &str,
+) -> ApiError {
+    for (field, value) in meta.iter().filter(|(field, _)| matches!(field.as_str(), "apiVersion" | "kind")) {
+        let found = match value {
+            Value::Null | Value::String(_) => continue,
+            Value::Bool(_) => "bool",
+            Value::Number(_) => "number",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        let what = format!("json: cannot unmarshal {found} into Go struct field .{field} of type string");
+        return unreadable(bytes, schema, &format!("couldn't get version/kind; json parse error: {what}"));
     }
-    let meta = serde_json::from_slice::<TypeMeta>(bytes).ok();
-    let text = |value: Option<Value>| value.unwrap_or_default();
-    let value = meta.map(|m| serde_json::json!({"apiVersion": text(m.api_version), "kind": text(m.kind)}));
-    cannot_be_handled(&value.unwrap_or_default(), schema, why)
+    let text = |field: &str| meta.get(field).cloned().unwrap_or_default();
+    let value = serde_json::json!({ "apiVersion": text("apiVersion"), "kind": text("kind") });
+    cannot_be_handled(&value, schema, why)
 }
 
 /// `Deployment in version "v1" cannot be handled as a Deployment: ...`.

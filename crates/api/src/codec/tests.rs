@@ -96,10 +96,37 @@ fn types_are_checked_in_gos_words() {
         ),
         (r#""metadata":{"labels":"x"}"#, "into Go struct field ObjectMeta.metadata.labels of type map[string]string"),
         (r#""metadata":{"creationTimestamp":"x"}"#, "parsing time \"x\" as"),
+        (
+            r#""spec":{"strategy":{"rollingUpdate":{"maxSurge":true}}}"#,
+            "json: cannot unmarshal bool into Go struct field \
+             RollingUpdateDeployment.spec.strategy.rollingUpdate.maxSurge of type int32",
+        ),
+        (
+            r#""spec":{"template":{"spec":{"containers":[{"imagePullPolicy":1}]}}}"#,
+            "into Go struct field Container.spec.template.spec.containers.imagePullPolicy of type v1.PullPolicy",
+        ),
+        (
+            r#""spec":{"template":{"spec":{"volumes":[{"hostPath":"/"}]}}}"#,
+            "json: cannot unmarshal string into Go struct field \
+             Volume.spec.template.spec.volumes.VolumeSource.hostPath of type v1.HostPathVolumeSource",
+        ),
+        (
+            r#""spec":{"template":{"spec":{"containers":[{"resources":{"limits":{"cpu":[]}}}]}}}"#,
+            "quantities must match the regular expression",
+        ),
     ] {
         refuse(&json(rest), ContentType::Json, message);
         refuse(&json(rest), ContentType::Json, head);
         refuse(&json(rest), ContentType::Yaml, message);
+    }
+}
+
+#[test]
+fn type_and_version_come_first() {
+    for body in [r#"{"apiVersion":-1,"spec":[]}"#, r#"{"spec":[],"apiVersion":-1}"#] {
+        let head = "the object provided is unrecognized (must be of type Deployment): couldn't get version/kind; ";
+        let why = "json parse error: json: cannot unmarshal number into Go struct field .apiVersion of type string";
+        refuse(body.as_bytes(), ContentType::Json, &format!("{head}{why}"));
     }
 }
 

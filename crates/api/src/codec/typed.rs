@@ -3,16 +3,21 @@
 //! Driven by `json` and `yaml` in `codec`.
 //! A value of a Go-typed schema that comes out has the shape the schema says; input never panics.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use super::scalar;
-use crate::schema::{self, Field, Node, Schema, SchemaOr, Struct, TypeId};
+use crate::{
+    quantity,
+    schema::{self, Field, Node, Schema, SchemaOr, Struct, TypeId},
+};
 
 /// Upstream stops counting here too.
 const PROBLEMS_MAX: usize = 100;
+
+const NO_SCHEMA_OR_BOOL: &str = "boolean or JSON schema expected";
 
 /// One decoding: where we are, and what was noticed.
 pub(super) struct Walk<'s> {
@@ -23,6 +28,8 @@ pub(super) struct Walk<'s> {
     failure: RefCell<Option<String>>,
     /// From YAML, which upstream turns into JSON first: there `1e3` and `08` have become whole numbers.
     from_yaml: bool,
+    /// How many values deep we are in what Go has readers of its own for, which notice no unknown fields.
+    unnoticed: Cell<usize>,
 }
 
 enum Segment<'s> {
@@ -34,7 +41,7 @@ enum Segment<'s> {
 impl<'s> Walk<'s> {
     pub(super) fn new(schema: &'s Schema) -> Self {
         let (path, problems, failure) = Default::default();
-        Self { schema, path, problems, failure, from_yaml: false }
+        Self { schema, path, problems, failure, from_yaml: false, unnoticed: Cell::new(0) }
     }
 
     pub(super) fn of_yaml(schema: &'s Schema) -> Self {
@@ -54,6 +61,9 @@ impl<'s> Walk<'s> {
     }
 
     fn problem(&self, what: &str, name: &str) {
+        if self.unnoticed.get() > 0 {
+            return;
+        }
         let mut path = String::new();
         for segment in self.path.borrow().iter() {
             match segment {
@@ -79,15 +89,23 @@ impl<'s> Walk<'s> {
     /// `json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
     fn mismatch<E: Error>(&self, found: &str, node: Cursor<'s>) -> E {
         let path = self.path.borrow();
-        let wanted = self.go_type(node);
         let mut owner = None;
         let mut names = Vec::new();
+        // Of what was named by Go's source: the type of the field, then of its items.
+        let mut named: Option<&'static str> = None;
         for segment in path.iter() {
-            if let Segment::Field(of, field) = segment {
-                owner = Some(*of);
-                names.push(field.name.as_str());
+            match segment {
+                Segment::Field(of, field) => {
+                    let go = schema::go_field(&of.name, &field.name);
+                    owner = Some(*of);
+                    names.extend(go.inlined);
+                    names.push(field.name.as_str());
+                    named = go.type_name;
+                }
+                _ => named = named.and_then(item_type),
             }
         }
+        let wanted = named.map_or_else(|| self.go_type(node), Into::into);
         let message = match owner {
             Some(of) => format!(
                 "json: cannot unmarshal {found} into Go struct field {}.{} of type {wanted}",
@@ -110,7 +128,8 @@ impl<'s> Walk<'s> {
             Cursor::Any => "interface {}".into(),
             Cursor::Node(node) => match node {
                 Node::Boolean => "bool".into(),
-                Node::Int32 => "int32".into(),
+                // Go reads what is no string as a number there.
+                Node::Int32 | Node::IntOrString => "int32".into(),
                 Node::Int64 => "int64".into(),
                 Node::Number => "float64".into(),
                 Node::Bytes => "[]uint8".into(),
@@ -118,12 +137,16 @@ impl<'s> Walk<'s> {
                 Node::Map(item, _) => format!("map[string]{}", self.go_type(Cursor::Node(item))),
                 Node::Struct(id) => self.go_type(Cursor::Struct(*id)),
                 Node::Any | Node::Fields => "interface {}".into(),
-                Node::String | Node::Time | Node::MicroTime | Node::Duration | Node::Quantity | Node::IntOrString => {
-                    "string".into()
-                }
+                Node::String | Node::Time | Node::MicroTime | Node::Duration | Node::Quantity => "string".into(),
             },
         }
     }
+}
+
+/// The type of what a list or a map of this type has in it, where its name tells.
+fn item_type(of: &'static str) -> Option<&'static str> {
+    of.strip_prefix("[]")
+        .or_else(|| of.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map(|(_, item)| item))
 }
 
 fn push_key(path: &mut String, key: &str) {
@@ -180,6 +203,7 @@ impl<'w, 's> NodeSeed<'w, 's> {
                 Err(self.walk.mismatch(&format!("number {}", text()), self.node))
             }
             (Some(Node::Quantity), _) => self.text(&text()),
+            (Some(Node::Struct(_)), _) if self.or == SchemaOr::Bool => Err(self.walk.fail(NO_SCHEMA_OR_BOOL.into())),
             _ => Err(self.walk.mismatch("number", self.node)),
         }
     }
@@ -198,6 +222,7 @@ impl<'w, 's> NodeSeed<'w, 's> {
                 Node::MicroTime => scalar::parse_time(text).map(scalar::format_micro_time),
                 Node::Duration => scalar::parse_duration(text).map(scalar::format_duration),
                 Node::Quantity => canonical_quantity(text),
+                Node::Struct(_) if self.or == SchemaOr::Bool => Err(NO_SCHEMA_OR_BOOL.into()),
                 _ => return Err(self.walk.mismatch("string", self.node)),
             },
         };
@@ -228,6 +253,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
         match self.node {
             _ if !self.checked() => Ok(value.into()),
             Cursor::Any | Cursor::Node(Node::Boolean | Node::Any) => Ok(value.into()),
+            Cursor::Node(Node::Quantity) => Err(self.walk.fail(quantity::FORMAT_WRONG.into())),
             Cursor::Node(Node::Struct(_)) if self.or == SchemaOr::Bool => Ok(value.into()),
             _ => Err(self.walk.mismatch("bool", self.node)),
         }
@@ -285,6 +311,11 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
                 (Cursor::Node(&Node::String), SchemaOr::Nothing)
             }
             _ if !self.checked() => (Cursor::Any, SchemaOr::Nothing),
+            Cursor::Node(Node::Bytes) => (Cursor::Node(&Node::Int32), SchemaOr::Nothing),
+            Cursor::Node(Node::Quantity) => return Err(self.walk.fail(quantity::FORMAT_WRONG.into())),
+            Cursor::Node(Node::Struct(_)) if self.or == SchemaOr::Bool => {
+                return Err(self.walk.fail(NO_SCHEMA_OR_BOOL.into()));
+            }
             _ => return Err(self.walk.mismatch("array", self.node)),
         };
         let mut items = Vec::new();
@@ -308,6 +339,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
             Cursor::Node(Node::Map(item, _)) => self.entries(Cursor::Node(item), map),
             Cursor::Any | Cursor::Node(Node::Any | Node::Fields) => self.entries(Cursor::Any, map),
             _ if !self.checked() => self.entries(Cursor::Any, map),
+            Cursor::Node(Node::Quantity) => Err(self.walk.fail(quantity::FORMAT_WRONG.into())),
             _ => Err(self.walk.mismatch("object", self.node)),
         }
     }
@@ -354,7 +386,11 @@ impl<'w, 's> NodeSeed<'w, 's> {
         let value = if self.root && !self.checked() && field.name == "metadata" {
             self.metadata(map)
         } else {
-            map.next_value_seed(self.below(Cursor::Node(&field.node), field.wire.or))
+            let own_reader = usize::from(field.wire.or != SchemaOr::Nothing);
+            self.walk.unnoticed.update(|depth| depth + own_reader);
+            let value = map.next_value_seed(self.below(Cursor::Node(&field.node), field.wire.or));
+            self.walk.unnoticed.update(|depth| depth - own_reader);
+            value
         };
         self.walk.path.borrow_mut().pop();
         value

@@ -3,10 +3,10 @@
 //! One document, bounded in depth and in aliases.
 
 use serde::{Serialize, de::DeserializeSeed};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use serde_saphyr::{Options, options::DuplicateKeyPolicy};
 
-use super::{Decoded, cannot_be_handled, typed::Walk, unreadable};
+use super::{Decoded, mistyped_document, typed::Walk, unreadable};
 use crate::{
     ApiError,
     schema::{self, Schema, TypeId},
@@ -48,7 +48,10 @@ pub(super) fn decode(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<
     }
     match (read, failure) {
         (Ok(value), _) => Ok(Decoded { value, problems }),
-        (Err(_), Some(failure)) => Err(cannot_be_handled(&type_meta(bytes), schema, &failure)),
+        (Err(_), Some(failure)) => {
+            let meta = type_meta(bytes);
+            Err(mistyped_document(bytes, meta.as_object().unwrap_or(&Map::new()), schema, &failure))
+        }
         (Err(error), None) => {
             let line = error.location().map(|l| format!("line {}: ", l.line())).unwrap_or_default();
             let what = error.without_snippet().to_string();

@@ -101,7 +101,7 @@ pub trait Behavior: Send + Sync {
     fn validate_subresource_update(&self, _subresource: &str, _object: &Value, _old: &Value, _errors: &mut ErrorList) {}
 
     /// The warning that every use of a deprecated kind gives.
-    fn deprecation(&self) -> Option<&'static str> {
+    fn deprecation(&self) -> Option<&str> {
         None
     }
 
@@ -118,6 +118,11 @@ pub trait Behavior: Send + Sync {
     /// Whether `metadata.generation` is kept: starts at 1 and grows when anything but metadata and status changes.
     fn has_generation(&self) -> bool {
         self.has_status()
+    }
+
+    /// Metadata whose changes count for the generation too.
+    fn generation_metadata(&self) -> &'static [&'static str] {
+        &[]
     }
 
     /// Whether a PUT to a name that does not exist creates it.
@@ -166,6 +171,9 @@ pub trait Behavior: Send + Sync {
         None
     }
 
+    /// What else the first deletion notes, where there is such a finalizer. `now` is a timestamp.
+    fn prepare_deletion(&self, _object: &mut Value, _now: &str) {}
+
     /// Whether `spec.finalizers` keeps a deleted object, as it does a namespace that is not empty yet.
     fn has_spec_finalizers(&self) -> bool {
         false
@@ -194,6 +202,11 @@ pub trait Behavior: Send + Sync {
     /// Whether the quota controller counts objects of the kind by number alone (`count/configmaps`).
     fn is_counted_by_quota(&self) -> bool {
         true
+    }
+
+    /// Annotations that stand for what upstream keeps elsewhere, and so does not show with a row's metadata.
+    fn annotations_hidden_in_rows(&self) -> &'static [&'static str] {
+        &[]
     }
 
     fn columns(&self) -> &'static [Column] {

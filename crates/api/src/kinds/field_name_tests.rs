@@ -19,22 +19,8 @@ const VALUES: &[(&str, &[&str], &str)] = &[
     ("admissionregistration/initializer_configuration.rs", &["initializers"], "upstream has no such kind any more"),
     ("admissionregistration/client_config.rs", &["https"], "a scheme of URLs"),
     ("admissionregistration/webhook_configuration.rs", &["v1beta1"], "a version of AdmissionReview"),
-    (
-        "apiextensions/structural_schema.rs",
-        &["array", "boolean", "integer", "null", "number", "object", "string"],
-        "types of JSON schema",
-    ),
-    (
-        "apiextensions/structural_schema.rs",
-        &["atomic", "granular", "map", "set"],
-        "values of x-kubernetes-list-type and x-kubernetes-map-type",
-    ),
+    ("apiextensions/structural_schema.rs", &["array", "integer", "object", "string"], "types of JSON schema"),
     ("apiextensions/custom_resource_definition.rs", &["customresourcecleanup.apiextensions.k8s.io"], "a finalizer"),
-    (
-        "apiextensions/custom_resource_definition.rs",
-        &["boolean", "date", "integer", "number", "string"],
-        "types of printer columns",
-    ),
     ("apps/deployment.rs", &["deployment"], "a word of a message"),
     ("apps/replica_set.rs", &["deployment"], "a word of a message"),
     ("apps/stateful_set.rs", &["statefulset"], "a word of a message"),
@@ -105,6 +91,30 @@ const VALUES: &[(&str, &[&str], &str)] = &[
     ("resource/resource_claim.rs", &["allocated", "deleted", "pending", "reserved"], "states that kubectl shows"),
     ("resource/validation/mod.rs", &["kubernetes.io"], "a domain"),
     ("storage/storage_class.rs", &["true"], "the value of an annotation"),
+    (
+        "apiextensions/schema_properties.rs",
+        &["array", "atomic", "boolean", "granular", "integer", "map", "null", "number", "object", "set", "string"],
+        "types of JSON schema, of lists and of maps",
+    ),
+    (
+        "apiextensions/internal_form.rs",
+        &["null", "validation", "version", "webhookClientConfig"],
+        "names of upstream's internal form, and a null",
+    ),
+    (
+        "apiextensions/custom_resource_definition.rs",
+        &["k8s.io", "kubernetes.io", "unapproved", "v1beta1", "validation", "version", "webhookClientConfig"],
+        "names of upstream's internal form, domains and versions",
+    ),
+    ("common/workload.rs", &["null"], "a null"),
+    (
+        "core/pod_spec/warnings.rs",
+        &["duplicate", "memory", "overlapping", "storageOS", "unconfined"],
+        "resources, and words of messages",
+    ),
+    ("core/pod_spec/image.rs", &["localhost"], "a host"),
+    ("core/secret.rs", &["certificate"], "a word of a message"),
+    ("core/persistent_volume.rs", &["storageOS"], "upstream's own name in a warning"),
 ];
 
 /// The text literals of a source outside comments and its test module, each with its line.

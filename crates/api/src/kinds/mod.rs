@@ -38,8 +38,10 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-pub use self::apiextensions::custom_resource_definition::FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER;
-pub use self::apiextensions::stored_definition;
+pub use self::apiextensions::{
+    custom_resource_definition::{self, ApprovalState, FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER},
+    internal_form, stored_definition,
+};
 pub use self::common::metadata;
 pub use self::core::pod::update as pod_update;
 pub use self::core::pod_spec::projections::drop_disabled as drop_disabled_fields;

@@ -35,7 +35,8 @@ impl<'a> Typed<'a> {
             (Node::List(element, kind), Value::Array(_) | Value::Null) if *kind != ListType::Atomic => {
                 Shape::List(element, kind)
             }
-            (Node::Any, Value::Object(_)) => Shape::Map,
+            // A raw extension of Go's is one piece; what a custom resource says nothing of is told by its value.
+            (Node::Any, Value::Object(_)) if !self.schema.go_types => Shape::Map,
             _ => Shape::Leaf,
         }
     }

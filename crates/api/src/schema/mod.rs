@@ -4,12 +4,14 @@
 
 mod canonical;
 mod defaults;
+mod go_types;
 mod parse;
 
 use std::{collections::HashMap, sync::LazyLock};
 
 use serde_json::Value;
 
+pub(crate) use go_types::go_field;
 pub(crate) use parse::wire_key;
 
 /// The types of every served built-in kind, and of the machinery's own (`Status`, `DeleteOptions`, `AdmissionReview`).

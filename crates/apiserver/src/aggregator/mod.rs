@@ -282,7 +282,10 @@ async fn schemas(server: &ApiServer, service: &Value, group: &str, version: &str
 /// A document of an extension server; why there is none, with the reason of a condition.
 async fn fetch(server: &ApiServer, service: &Value, path: String) -> Result<Value, (&'static str, String)> {
     let target = target(&server.cluster, service, path.clone()).map_err(|e| match e.contains("not found") {
-        true => ("ServiceNotFound", e),
+        true => {
+            let of = |field: &str| service["spec"]["service"][field].as_str().unwrap_or_default();
+            ("ServiceNotFound", format!("service/{} in {:?} is not present", of("name"), of("namespace")))
+        }
         false => ("MissingEndpoints", e),
     })?;
     let user = User::new("system:kube-aggregator", &["system:masters"]);

@@ -17,6 +17,8 @@ pub struct CustomBehavior {
     pub status: bool,
     /// `spec.color`, as selectors name it.
     pub selectable: Vec<String>,
+    /// What every use of a deprecated version is warned of.
+    pub deprecation: Option<String>,
 }
 
 /// Rules assume a shape; where these are wrong with it, no rule is asked.
@@ -41,6 +43,10 @@ impl CustomBehavior {
 }
 
 impl Behavior for CustomBehavior {
+    fn deprecation(&self) -> Option<&str> {
+        self.deprecation.as_deref()
+    }
+
     fn has_status(&self) -> bool {
         self.status
     }

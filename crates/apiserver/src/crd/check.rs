@@ -128,7 +128,7 @@ impl Check {
             let shown = |v: &Value| v.as_str().map(str::to_string).unwrap_or_else(|| v.to_string());
             let texts: Vec<String> = allowed.iter().map(shown).collect();
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-            errors.not_supported(path, value.clone(), &texts);
+            errors.not_supported_as_listed(path, value.clone(), &texts);
         }
     }
 
@@ -306,7 +306,7 @@ mod tests {
         );
         expect(
             json!({ "name": "ab", "color": "green" }),
-            &["spec.color: Unsupported value: \"green\": supported values: \"blue\", \"red\""],
+            &["spec.color: Unsupported value: \"green\": supported values: \"red\", \"blue\""],
         );
         expect(json!({ "name": "ab", "tags": ["a", "a"] }), &["spec.tags[1]: Duplicate value: \"a\""]);
         expect(json!({ "name": "bb" }), &["spec.name: Invalid value: \"bb\": spec.name in body should match '^a'"]);

@@ -9,11 +9,17 @@ use http::Method;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use api::ApiError;
+use api::{
+    ApiError,
+    kinds::{
+        ApprovalState,
+        custom_resource_definition::{approval_state, is_protected_group, set_condition},
+    },
+};
 
 use super::{FINALIZER, definition};
 use crate::{
-    discovery::served::Definition,
+    discovery::served::{Definition, Served},
     post_start_hooks::ControlLoop,
     registry::timestamp,
     server::{loopback, pipeline::ApiServer},
@@ -105,17 +111,20 @@ fn judge(definition: &Value, all: &[Value], now: &str) -> Option<Value> {
     match &conflict {
         None => {
             accepted = names.clone();
-            let text = ("True", "NoConflicts", "no conflicts found".to_string());
-            set_condition(&mut new, "NamesAccepted", text, now);
+            set_condition(&mut new, "NamesAccepted", ("True", "NoConflicts", "no conflicts found"), now);
             // Once established, a definition stays so even if a later change of names is refused.
-            let text = ("True", "InitialNamesAccepted", "the initial names have been accepted".to_string());
-            set_condition(&mut new, "Established", text, now);
+            let accepted = condition(definition, "NamesAccepted") == Some("True");
+            let message = "the initial names have been accepted";
+            match condition(definition, "Established") {
+                Some("True") => {}
+                _ if !accepted => set_condition(&mut new, "Established", ("False", "Installing", message), now),
+                _ => set_condition(&mut new, "Established", ("True", "InitialNamesAccepted", message), now),
+            }
         }
         Some((reason, message)) => {
-            set_condition(&mut new, "NamesAccepted", ("False", reason, message.clone()), now);
+            set_condition(&mut new, "NamesAccepted", ("False", reason, message), now);
             if condition(definition, "Established") != Some("True") {
-                let text = ("False", "NotAccepted", "not all names are accepted".to_string());
-                set_condition(&mut new, "Established", text, now);
+                set_condition(&mut new, "Established", ("False", "NotAccepted", "not all names are accepted"), now);
             }
         }
     }
@@ -124,7 +133,23 @@ fn judge(definition: &Value, all: &[Value], now: &str) -> Option<Value> {
     if let (Some(stored), true) = (stored, !new["status"]["storedVersions"].is_array()) {
         new["status"]["storedVersions"] = json!([stored["name"]]);
     }
+    set_approval(&mut new, now);
     (new["status"] != definition["status"]).then_some(new)
+}
+
+/// Definitions in groups of the community's say whether they were approved.
+fn set_approval(definition: &mut Value, now: &str) {
+    if !is_protected_group(definition::text(&definition["spec"], "group")) {
+        return;
+    }
+    let (state, message) = approval_state(definition);
+    let (status, reason) = match state {
+        ApprovalState::Missing => ("False", "MissingAnnotation"),
+        ApprovalState::Approved => ("True", "ApprovedAnnotation"),
+        ApprovalState::Bypassed => ("False", "UnapprovedAnnotation"),
+        ApprovalState::Invalid => ("False", "InvalidAnnotation"),
+    };
+    set_condition(definition, "KubernetesAPIApprovalPolicyConformant", (status, reason, &message), now);
 }
 
 /// Why the names of a definition cannot be had: another established one of the group has them.
@@ -172,58 +197,52 @@ fn conflict(definition: &Value, all: &[Value]) -> Option<(&'static str, String)>
     None
 }
 
-fn set_condition(object: &mut Value, kind: &str, (status, reason, message): (&str, &str, String), now: &str) {
-    if !object["status"]["conditions"].is_array() {
-        object["status"]["conditions"] = json!([]);
-    }
-    let Some(conditions) = object["status"]["conditions"].as_array_mut() else { return };
-    let new = json!({
-        "type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now,
-    });
-    match conditions.iter_mut().find(|c| c["type"] == kind) {
-        Some(found) if found["status"] == status => {
-            found["reason"] = reason.into();
-            found["message"] = message.into();
-        }
-        Some(found) => *found = new,
-        None => conditions.push(new),
-    }
-}
-
 /// Deletes the objects of a definition that is going away, then lets it go.
 async fn finalize(server: &Arc<ApiServer>, definition: &Value) -> Result<(), ApiError> {
     let finalizers = definition["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
     if !finalizers.iter().any(|f| f == FINALIZER) {
         return Ok(());
     }
-    let resources = definition::resources(definition);
     let now = timestamp(server.cluster.env.now());
     let mut new = definition.clone();
-    if let (Some(served), true) = (resources.first(), condition(definition, "Established") == Some("True")) {
-        let snapshot = server.cluster.cache.resource(&served.prefix).list("", None, 0, 0, |_| true);
-        for entry in &snapshot.entries {
-            let meta = &entry.object.meta;
-            let path = served.path(meta.namespace.as_deref(), Some(&meta.name));
-            match loopback::send(server, Method::DELETE, &path, &Value::Null).await {
-                Err(e) if !e.is_not_found() => return Err(e),
-                _ => {}
-            }
-        }
-        server.cluster.cache.wait_until_fresh().await?;
-        if !server.cluster.cache.resource(&served.prefix).is_empty() {
-            // Their own finalizers hold them; the next look comes when the retry is due.
-            let text = ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress".to_string());
-            set_condition(&mut new, "Terminating", text, &now);
-            if new["status"] != definition["status"] {
-                write_status(server, &new).await?;
-            }
-            return Err(ApiError::internal("custom resources are still being deleted"));
-        }
+    let text = ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
+    set_condition(&mut new, "Terminating", text, &now);
+    if new["status"] != definition["status"] {
+        // This is seen again once it is written.
+        return write_status(server, &new).await;
     }
+    let resources = definition::resources(definition);
+    let text = match (resources.first(), condition(definition, "Established") == Some("True")) {
+        (Some(served), true) => {
+            delete_instances(server, served).await?;
+            ("False", "InstanceDeletionCompleted", "removed all instances")
+        }
+        _ => ("False", "NeverEstablished", "resource was never established"),
+    };
+    set_condition(&mut new, "Terminating", text, &now);
     let name = definition::text(&definition["metadata"], "name");
     let rest: Vec<Value> = finalizers.into_iter().filter(|f| f != FINALIZER).collect();
     new["metadata"]["finalizers"] = rest.into();
-    loopback::send(server, Method::PUT, &format!("{PATH}/{name}"), &new).await.map(drop)
+    loopback::send(server, Method::PUT, &format!("{PATH}/{name}/status"), &new).await.map(drop)
+}
+
+/// All objects of a definition; an error as long as some of them are held.
+async fn delete_instances(server: &Arc<ApiServer>, served: &Served) -> Result<(), ApiError> {
+    let snapshot = server.cluster.cache.resource(&served.prefix).list("", None, 0, 0, |_| true);
+    for entry in &snapshot.entries {
+        let meta = &entry.object.meta;
+        let path = served.path(meta.namespace.as_deref(), Some(&meta.name));
+        match loopback::send(server, Method::DELETE, &path, &Value::Null).await {
+            Err(e) if !e.is_not_found() => return Err(e),
+            _ => {}
+        }
+    }
+    server.cluster.cache.wait_until_fresh().await?;
+    match server.cluster.cache.resource(&served.prefix).is_empty() {
+        true => Ok(()),
+        // Their own finalizers hold them; the next look comes when the retry is due.
+        false => Err(ApiError::internal("custom resources are still being deleted")),
+    }
 }
 
 #[cfg(test)]
@@ -244,6 +263,8 @@ mod tests {
     fn names_are_accepted_once() {
         let now = "2026-01-01T00:00:00Z";
         let first = judge(&crd("widgets", "Widget"), &[], now).unwrap();
+        assert_eq!(condition(&first, "Established"), Some("False"), "Installing first");
+        let first = judge(&first, &[], now).unwrap();
         assert_eq!(condition(&first, "Established"), Some("True"));
         assert_eq!(first["status"]["acceptedNames"]["plural"], "widgets");
         assert_eq!(judge(&first, std::slice::from_ref(&first), now), None);

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use ::cel::escape::escape;
-use api::field::{ErrorList, Path};
+use api::{
+    field::{ErrorList, Path},
+    kinds::internal_form,
+};
 
-use super::{field_path, rules::OLD_SELF, typed};
+use super::{default_values, field_path, rules::OLD_SELF, typed};
 use crate::cel::{Expression, cost_estimate::DeclType, types::Type};
 
 /// What one rule may cost by estimate, over all places where it applies.
@@ -20,11 +23,17 @@ const TOTAL_COST_MAX: u64 = 100_000_000;
 const NAMED_RULES_MAX: usize = 4;
 const NAMED_RULE_COST_MIN: u64 = TOTAL_COST_MAX / 100;
 
+/// Of a definition that is in order otherwise.
 pub fn validate(definition: &Value, errors: &mut ErrorList) {
-    let versions = definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
-    for (index, version) in versions.iter().enumerate() {
-        let path = Path::new("spec").child("versions").index(index).child("schema").child("openAPIV3Schema");
-        let schema = &version["schema"]["openAPIV3Schema"];
+    if !errors.is_empty() {
+        return;
+    }
+    for (path, schema, _) in internal_form::schemas(&definition["spec"]) {
+        let before = errors.len();
+        default_values::validate(&path, schema, errors);
+        if errors.len() > before {
+            continue;
+        }
         let mut total = TotalCost::default();
         let root = Part {
             path: path.clone(),
@@ -166,7 +175,7 @@ impl Part<'_> {
         };
         let unbounded = declared.map_or(1, |declared| declared.max_cardinality());
         match compile(text("rule"), &scope, &Type::Bool, "cel expression must evaluate to a bool") {
-            Err(e) => errors.invalid(&at, text("rule"), e),
+            Err(e) => errors.invalid_shown(&at, internal_form::shown_rule(rule), e),
             Ok(expression) => {
                 check_cost("rule", &at, &expression, self.cardinality.unwrap_or(unbounded), errors);
                 if !expression.names(OLD_SELF) {
@@ -184,7 +193,9 @@ impl Part<'_> {
         if !text("messageExpression").trim().is_empty() {
             let at = path.child("messageExpression");
             match compile(text("messageExpression"), &scope, &Type::String, "must evaluate to a string") {
-                Err(e) => errors.invalid(&at, text("messageExpression"), format!("messageExpression {e}")),
+                Err(e) => {
+                    errors.invalid_shown(&at, internal_form::shown_rule(rule), format!("messageExpression {e}"));
+                }
                 Ok(expression) => check_cost("messageExpression", &at, &expression, 1, errors),
             }
         }

@@ -18,7 +18,10 @@ use super::{
     structural,
 };
 use crate::{
-    discovery::served::{Served, StorageVersion},
+    discovery::{
+        priority,
+        served::{Served, StorageVersion},
+    },
     handlers::codec::SchemaRef,
     registry::custom::{Conversion, Custom, PrinterColumn, ScalePaths},
     storage,
@@ -54,6 +57,7 @@ fn version(definition: &Value, version: &Value, storage_version: &StorageVersion
         rules: Rules::compile(&openapi),
         status: subresources.iter().any(|s| s.name == "status"),
         selectable: selectable(version),
+        deprecation: (version["deprecated"] == true).then(|| deprecation(spec, version)),
     };
     let resource = Resource {
         group: group.into(),
@@ -76,6 +80,22 @@ fn version(definition: &Value, version: &Value, storage_version: &StorageVersion
         schema: Some((SchemaRef::Custom(Arc::new(schema)), root)),
         storage_version: storage_version.clone(),
         custom: Some(Arc::new(custom(spec, version, openapi))),
+    }
+}
+
+/// The warning of a deprecated version: its own, or one that names a version to use instead. Served versions that are not
+/// deprecated and come before it in the order of versions are such.
+fn deprecation(spec: &Value, version: &Value) -> String {
+    if let Some(own) = version["deprecationWarning"].as_str() {
+        return own.to_string();
+    }
+    let (group, name, kind) = (text(spec, "group"), text(version, "name"), text(&spec["names"], "kind"));
+    let versions = spec["versions"].as_array().into_iter().flatten();
+    let usable = versions.filter(|other| other["served"] == true && other["deprecated"] != true);
+    let best = usable.map(|other| text(other, "name")).min_by_key(|other| priority(other));
+    match best.filter(|best| priority(best) < priority(name)) {
+        Some(best) => format!("{group}/{name} {kind} is deprecated; use {group}/{best} {kind}"),
+        None => format!("{group}/{name} {kind} is deprecated"),
     }
 }
 

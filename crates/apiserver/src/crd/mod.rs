@@ -6,6 +6,7 @@ mod behavior;
 mod check;
 mod controller;
 mod declared;
+mod default_values;
 mod definition;
 mod field_path;
 mod formats;

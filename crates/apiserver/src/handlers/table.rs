@@ -45,13 +45,27 @@ pub fn row(served: &Served, object: &Object, include: Include, version: &str, no
     let conditions = served.behavior.row_conditions(&value);
     let mut row = match include {
         Include::None => json!({ "cells": cells }),
-        Include::Metadata => json!({ "cells": cells, "object": partial(value, version) }),
+        Include::Metadata => {
+            let mut object = partial(value, version);
+            hide_annotations(&mut object["metadata"], served.behavior.annotations_hidden_in_rows());
+            json!({ "cells": cells, "object": object })
+        }
         Include::Object => json!({ "cells": cells, "object": value }),
     };
     if !conditions.is_empty() {
         row["conditions"] = conditions.into();
     }
     row
+}
+
+fn hide_annotations(metadata: &mut Value, hidden: &[&str]) {
+    let Some(annotations) = metadata["annotations"].as_object_mut().filter(|_| !hidden.is_empty()) else { return };
+    annotations.retain(|name, _| !hidden.contains(&name.as_str()));
+    if annotations.is_empty()
+        && let Some(metadata) = metadata.as_object_mut()
+    {
+        metadata.remove("annotations");
+    }
 }
 
 pub fn table(version: &str, metadata: Value, columns: Value, rows: Vec<Value>) -> Value {

@@ -49,6 +49,8 @@ impl Registry {
         let generated = object_meta::generate_name(&mut object, &self.cluster.env);
         self.default(served, &mut object);
         if !managed {
+            // Owned is what Go would print: no empty lists, no zeros that are left out.
+            canonicalize(served, &mut object);
             managed::track(served, None, &mut object, options, "", self.cluster.env.now());
         }
         let mut object = self.admit_create(call, served, object, options).await?;
@@ -67,8 +69,10 @@ impl Registry {
             canonicalize(served, &mut object);
             let object = self.validate_create(call, served, object, options).await?;
             let object = self.to_storage(served, object).await?;
+            // As upstream, which allocates before it looks at the store.
+            self.allocations.check(&allocation)?;
             if options.dry_run {
-                self.allocations.check(&allocation)?;
+                self.refuse_existing(served, &object).await?;
                 return self.view(served, &Arc::new(Object::from_value(&object)?)).await;
             }
             match self.insert(served, object, generated, &allocation).await? {
@@ -151,6 +155,15 @@ impl Registry {
         self.admission.validate(&mut attributes).await?;
         attributes.warnings.iter().for_each(|w| call.warn(w));
         Ok(attributes.object)
+    }
+
+    /// For a write that is only tried: the name is taken, or not.
+    async fn refuse_existing(&self, served: &Served, object: &Value) -> Result<(), ApiError> {
+        let (namespace, name) = (object_meta::text(object, "namespace"), object_meta::text(object, "name"));
+        match self.cluster.live(served, namespace, name).await? {
+            Some(_) => Err(ApiError::already_exists(&served.group, &served.plural, name)),
+            None => Ok(()),
+        }
     }
 
     async fn insert(

@@ -239,6 +239,14 @@ fn decide(served: &Served, old: &Value, options: &DeleteOptions, now: Timestamp)
     }
     let mut new = old.clone();
     let deleting = old["metadata"]["deletionTimestamp"].as_str();
+    if let Some(finalizer) = served.behavior.deletion_finalizer().filter(|_| deleting.is_none()) {
+        // Marked in a way of its own: no grace period, no generation.
+        let now = object_meta::timestamp(now);
+        push_finalizer(&mut new, finalizer);
+        object_meta::metadata_mut(&mut new).insert("deletionTimestamp".into(), now.as_str().into());
+        served.behavior.prepare_deletion(&mut new, &now);
+        return Ok(Decision::Update(new));
+    }
     let granted = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
     let mut graceful = false;
     match deleting {
@@ -259,9 +267,6 @@ fn decide(served: &Served, old: &Value, options: &DeleteOptions, now: Timestamp)
         }
     }
     set_finalizers(&mut new, options, served.behavior.default_propagation());
-    if let Some(finalizer) = served.behavior.deletion_finalizer().filter(|_| deleting.is_none()) {
-        push_finalizer(&mut new, finalizer);
-    }
     if graceful {
         return Ok(Decision::Update(new));
     }

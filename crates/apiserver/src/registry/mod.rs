@@ -121,7 +121,7 @@ impl Registry {
             return Box::pin(self.subresource(call, &served, body)).await;
         }
         if !served.supports(&info.verb) {
-            return Err(not_allowed_path());
+            return Err(unsupported_verb(&served, info));
         }
         if !served.stored() {
             return Box::pin(self.review(call, &served, body)).await;
@@ -145,7 +145,10 @@ impl Registry {
         let info = &call.info;
         if out_of_scope(served, info) {
             return Err(match info.verb {
-                Verb::Create | Verb::DeleteCollection if served.namespaced() => not_allowed_path(),
+                // Where nothing can be listed, there is no path over all namespaces.
+                Verb::Create | Verb::DeleteCollection if served.namespaced() && served.supports(&Verb::List) => {
+                    not_allowed_path()
+                }
                 _ => not_found_path(),
             });
         }
@@ -156,7 +159,7 @@ impl Registry {
             _ => false,
         };
         if misplaced {
-            return Err(not_allowed_path());
+            return Err(unsupported_verb(served, info));
         }
         Ok(())
     }
@@ -173,7 +176,7 @@ impl Registry {
         let media = negotiate::input(&call.headers)?;
         let (bytes, initializers) = self.without_initializers(bytes, media);
         let mut decoded = codec::decode(&bytes, media, schema)?;
-        self.check_type(&decoded.value, &served.api_version(), &served.kind)?;
+        self.check_type(&decoded.value, &served.api_version(), &served.kind, served.custom.is_some())?;
         audit::request_object(&decoded.value, &served.api_version(), &served.kind);
         report_problems(call, &served.kind, &served.version, &decoded.problems, options)?;
         initializers::put_back(&mut decoded.value, initializers);
@@ -194,24 +197,40 @@ impl Registry {
         }
     }
 
-    fn check_type(&self, value: &Value, api_version: &str, kind: &str) -> Result<(), ApiError> {
+    /// What is no kind of upstream's is told where that was looked for; `custom` kinds are looked for nowhere.
+    fn check_type(&self, value: &Value, api_version: &str, kind: &str, custom: bool) -> Result<(), ApiError> {
         if !value.is_object() {
             return Err(ApiError::bad_request(format!("couldn't get version/kind; the body is not a {kind} object")));
         }
         let text = |field: &str| value[field].as_str().unwrap_or_default();
-        if !text("apiVersion").is_empty() && text("apiVersion") != api_version {
+        let (found_version, found_kind) = (text("apiVersion").trim_matches('/'), text("kind"));
+        let found_version = if found_version.is_empty() { api_version } else { found_version };
+        let found_kind = if found_kind.is_empty() { kind } else { found_kind };
+        if (found_version, found_kind) == (api_version, kind) {
+            return Ok(());
+        }
+        let (group, version) = found_version.split_once('/').unwrap_or(("", found_version));
+        let refuse = |why: String| {
+            let head = format!("{found_kind} in version {version:?} cannot be handled as a {kind}");
+            Err(ApiError::bad_request(format!("{head}: {why}")))
+        };
+        if !custom && api::schema::with_unserved().find_kind(group, version, found_kind).is_none() {
+            let scheme = scheme_name(api_version);
+            let of = format!("no kind {found_kind:?} is registered for version {found_version:?}");
+            return refuse(format!("{of} in scheme {scheme:?}"));
+        }
+        if found_version != api_version {
             return Err(ApiError::bad_request(format!(
-                "the API version in the data ({}) does not match the expected API version ({api_version})",
-                text("apiVersion")
+                "the API version in the data ({found_version}) does not match the expected API version ({api_version})"
             )));
         }
-        if !text("kind").is_empty() && text("kind") != kind {
+        if custom {
             return Err(ApiError::bad_request(format!(
-                "the kind in the data ({}) does not match the expected kind ({kind})",
-                text("kind")
+                "the kind in the data ({found_kind}) does not match the expected kind ({kind})"
             )));
         }
-        Ok(())
+        let package = group.split('.').next().filter(|package| !package.is_empty()).unwrap_or("core");
+        refuse(format!("converting ({version}.{found_kind}) to ({package}.{kind}): unknown conversion"))
     }
 
     /// Writes `object` if the key still has `expected` (0: does not exist).
@@ -312,6 +331,24 @@ impl Registry {
             Some(error) => Err(error),
             None => Box::pin(self.cluster.cache.wait_until_fresh()).await,
         }
+    }
+}
+
+/// The answer to a verb that a kind does not have: its path is one of another verb's, or nothing at all.
+fn unsupported_verb(served: &Served, info: &RequestInfo) -> ApiError {
+    let on_objects = [Verb::Get, Verb::Update, Verb::Patch, Verb::Delete];
+    match info.name.is_empty() || on_objects.iter().any(|verb| served.supports(verb)) {
+        true => not_allowed_path(),
+        false => not_found_path(),
+    }
+}
+
+/// Where upstream made the set of types that it looks for a kind in: errors say so.
+fn scheme_name(api_version: &str) -> &'static str {
+    match api_version.split('/').next() {
+        Some("apiextensions.k8s.io") => "pkg/apiserver/apiserver.go:55",
+        Some("apiregistration.k8s.io") => "pkg/apiserver/scheme/scheme.go:28",
+        _ => "pkg/api/legacyscheme/scheme.go:30",
     }
 }
 

@@ -42,6 +42,11 @@ pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) ->
     if found == expected {
         return Ok(());
     }
+    if expected.is_empty() {
+        // What a cluster-scoped object says of a namespace is forgotten.
+        metadata_mut(object).remove("namespace");
+        return Ok(());
+    }
     if !found.is_empty() {
         return Err(ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
@@ -142,7 +147,9 @@ pub fn keep_system_fields(object: &mut Value, old: &Value, namespaced: bool) {
 
 /// The generation grows when anything but metadata and status changed. Where nothing writes the status apart
 /// (`whole`), it counts too.
-pub fn bump_generation(object: &mut Value, old: &Value, whole: bool) {
+pub fn bump_generation(object: &mut Value, old: &Value, whole: bool, metadata: &[&str]) {
+    let differs = |field: &&str| object["metadata"].get(*field) != old["metadata"].get(*field);
+    let metadata_differs = metadata.iter().any(differs);
     let desired = |v: &Value| -> Vec<(String, Value)> {
         let fields = v.as_object().into_iter().flatten();
         let kept = fields.filter(|(k, _)| match k.as_str() {
@@ -152,7 +159,7 @@ pub fn bump_generation(object: &mut Value, old: &Value, whole: bool) {
         });
         kept.map(|(k, v)| (k.clone(), v.clone())).collect()
     };
-    if desired(object) != desired(old) {
+    if desired(object) != desired(old) || metadata_differs {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
         metadata_mut(object).insert("generation".into(), generation.into());
     }

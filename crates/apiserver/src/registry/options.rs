@@ -148,8 +148,8 @@ impl DeleteOptions {
             Some("Background") => Some(Propagation::Background),
             Some("Foreground") => Some(Propagation::Foreground),
             Some(other) => {
-                let supported = ["Background", "Foreground", "Orphan", "nil"];
-                errors.not_supported(&Path::new("propagationPolicy"), other, &supported);
+                let supported = ["Foreground", "Background", "Orphan", "nil"];
+                errors.not_supported_as_listed(&Path::new("propagationPolicy"), other, &supported);
                 None
             }
         };

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use ::cel::blocking::off_worker;
-use api::ApiError;
+use api::{
+    ApiError,
+    field::{ErrorList, Path},
+};
 
 use super::{
     Registry, initializers, object_meta, object_reply,
@@ -59,13 +62,13 @@ impl Registry {
         let kind = PatchType::from_call(call, served)?;
         audit::request_patch(body);
         if kind == PatchType::Apply && call.query.text("fieldManager").is_none() {
-            let mut errors = api::field::ErrorList::new();
-            errors.required(&api::field::Path::new("fieldManager"), "is required for apply patch");
+            let mut errors = ErrorList::new();
+            errors.required(&Path::new("fieldManager"), "is required for apply patch");
             return Err(ApiError::invalid("meta.k8s.io", "PatchOptions", "", errors));
         }
         if kind != PatchType::Apply && options.force {
-            let mut errors = api::field::ErrorList::new();
-            errors.forbidden(&api::field::Path::new("force"), "may not be specified for non-apply patch");
+            let mut errors = ErrorList::new();
+            errors.forbidden(&Path::new("force"), "may not be specified for non-apply patch");
             return Err(ApiError::invalid("meta.k8s.io", "PatchOptions", "", errors));
         }
         if kind == PatchType::Apply {
@@ -116,17 +119,21 @@ impl Registry {
             }
         };
         let name = call.info.name.as_str();
-        Ok(Box::new(move |old: &Value| {
-            let patched = match kind {
-                PatchType::Json if body.len() > LONG_PATCH_BYTES => off_worker(|| api::patch::json_patch(old, body))?,
-                PatchType::Json => api::patch::json_patch(old, body)?,
-                PatchType::Merge => api::patch::merge_patch(old, &patch)?,
+        let patched = move |old: &Value| -> Result<Value, ApiError> {
+            match kind {
+                PatchType::Json if body.len() > LONG_PATCH_BYTES => off_worker(|| api::patch::json_patch(old, body)),
+                PatchType::Json => api::patch::json_patch(old, body),
+                PatchType::Merge => api::patch::merge_patch(old, &patch),
                 _ => match &served.schema {
-                    Some((schema, id)) => api::patch::strategic(schema, *id, old, &patch)?,
-                    None => api::patch::merge_patch(old, &patch)?,
+                    Some((schema, id)) => api::patch::strategic(schema, *id, old, &patch),
+                    None => api::patch::merge_patch(old, &patch),
                 },
-            };
-            checked(call, served, name, patched, old, options)
+            }
+        };
+        Ok(Box::new(move |old: &Value| {
+            // Told with what it would have led to, which is made once more only then.
+            let refuse = |why: &str| unrestorable(&patched(old).unwrap_or_default(), why);
+            checked(call, served, name, patched(old)?, old, options, &refuse)
         }))
     }
 
@@ -149,7 +156,7 @@ impl Registry {
             _ => super::report_problems(call, &served.kind, &served.version, &decoded.problems, options)?,
         }
         let mut applied = decoded.value;
-        self.check_type(&applied, &served.api_version(), &served.kind)?;
+        self.check_type(&applied, &served.api_version(), &served.kind, served.custom.is_some())?;
         object_meta::ensure_namespace(&mut applied, served, &call.info.namespace)?;
         let name = call.info.name.as_str();
         match object_meta::text(&applied, "name") {
@@ -179,6 +186,20 @@ impl Registry {
     }
 }
 
+/// Between the kind of a body and what is wrong with it.
+const HANDLED_AS: &str = " cannot be handled as a ";
+
+fn without_kind<'e>((_, rest): (&str, &'e str)) -> &'e str {
+    rest.split_once(": ").map_or(rest, |(_, why)| why)
+}
+
+/// A patch after which the document is none of its kind.
+fn unrestorable(patched: &Value, why: &str) -> ApiError {
+    let mut errors = ErrorList::new();
+    errors.invalid(&Path::new("patch"), patched.to_string(), why);
+    ApiError::invalid("", "", "", errors)
+}
+
 /// A patched document must still be an object of its kind under its name.
 fn checked(
     call: &Call,
@@ -187,6 +208,7 @@ fn checked(
     mut patched: Value,
     old: &Value,
     options: &WriteOptions,
+    refuse: &dyn Fn(&str) -> ApiError,
 ) -> Result<Value, ApiError> {
     if !patched.is_object() {
         return Err(ApiError::bad_request("the patched document is not an object"));
@@ -195,7 +217,11 @@ fn checked(
     if let Some((schema, id)) = &served.schema {
         // Only objects that have been given initializers have the field at all.
         let list = if old["metadata"]["initializers"].is_null() { None } else { initializers::take(&mut patched) };
-        let retyped = api::codec::decode_value(patched, schema, *id)?;
+        let retyped = api::codec::decode_value(patched, schema, *id);
+        let retyped = retyped.map_err(|e| refuse(e.message.split_once(HANDLED_AS).map_or("", without_kind)))?;
+        if options.field_validation == FieldValidation::Strict && !retyped.problems.is_empty() {
+            return Err(refuse(&format!("strict decoding error: {}", retyped.problems.join(", "))));
+        }
         super::report_problems(call, &served.kind, &served.version, &retyped.problems, options)?;
         patched = retyped.value;
         initializers::put_back(&mut patched, list);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use api::{ApiError, field::ErrorList, kinds::Handler};
 
-use super::{Registry, not_found_path, object_meta, options::WriteOptions};
+use super::{Registry, managed, not_found_path, object_meta, options::WriteOptions, timestamp};
 use crate::{
     authn::User,
     authz::{Attributes, Decision, selectors::Selector},
@@ -32,8 +32,14 @@ impl Registry {
         let mut review = self.decode(call, served, &body, &options)?;
         object_meta::set_type(&mut review, served);
         object_meta::metadata_mut(&mut review);
+        if handler != Handler::Binding {
+            managed::track(served, None, &mut review, &options, "", self.cluster.env.now());
+        }
         let status = match handler {
-            Handler::SelfSubjectReview => json!({ "userInfo": call.user.info() }),
+            Handler::SelfSubjectReview => {
+                review["metadata"] = json!({ "creationTimestamp": timestamp(self.cluster.env.now()) });
+                json!({ "userInfo": call.user.info() })
+            }
             Handler::TokenReview => self.review_token(&review).await?,
             Handler::SelfSubjectAccessReview => self.review_access(&review, call.user.clone()).await?,
             Handler::SubjectAccessReview => self.review_access(&review, spec_user(&review)?).await?,
@@ -51,7 +57,10 @@ impl Registry {
                 if namespace.is_empty() {
                     return Err(ApiError::bad_request("no namespace on request"));
                 }
-                self.review_rules(&call.user, namespace).await
+                let status = self.review_rules(&call.user, namespace).await;
+                // The answer is a document of its own, as upstream's.
+                (review["metadata"], review["spec"]) = (json!({}), json!({}));
+                status
             }
             Handler::Binding => {
                 let pods = self.cluster.served.find("", "v1", "pods").ok_or_else(not_found_path)?;

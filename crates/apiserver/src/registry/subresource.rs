@@ -75,7 +75,7 @@ impl Registry {
         if value["apiVersion"] == OLD_POLICY && expected == "policy/v1" {
             value["apiVersion"] = expected.clone().into();
         }
-        self.check_type(&value, &expected, kind)?;
+        self.check_type(&value, &expected, kind, false)?;
         value["apiVersion"] = expected.into();
         value["kind"] = kind.into();
         audit::request_object(&value, "", kind);

@@ -118,7 +118,9 @@ impl Registry {
                 return match change.otherwise {
                     Some(wanted) => {
                         self.may_create(change).await?;
-                        let object = wanted()?;
+                        let mut object = wanted()?;
+                        // A version of what is not there is none.
+                        object_meta::metadata_mut(&mut object).remove("resourceVersion");
                         let made = self.create_object(change.call, served, object, change.options, change.apply);
                         Ok((StatusCode::CREATED, Box::pin(made).await?))
                     }
@@ -176,10 +178,13 @@ impl Registry {
             .insert("resourceVersion".into(), old["metadata"]["resourceVersion"].clone());
         self.default(served, &mut new);
         if !change.apply {
+            canonicalize(served, &mut new);
             managed::track(served, Some(&old), &mut new, change.options, change.subresource, self.cluster.env.now());
         }
         let (mut new, old) = self.admit_update(change, new, old).await?;
         self.default(served, &mut new);
+        // Before the generation is compared: nil and empty are one.
+        canonicalize(served, &mut new);
         self.prepare(change, &mut new, &old);
         let mut allocation = self.allocations.for_update(served, &mut new, &old).await?;
         canonicalize(served, &mut new);
@@ -229,8 +234,9 @@ impl Registry {
             "" | "0" => {
                 let mut errors = ErrorList::new();
                 let path = api::field::Path::new("metadata").child("resourceVersion");
-                errors.invalid(&path, wanted, "must be specified for an update");
-                Err(ApiError::invalid(&served.group, &served.kind, name, errors))
+                errors.invalid(&path, 0, "must be specified for an update");
+                // Upstream names the resource here, not the kind.
+                Err(ApiError::invalid(&served.group, &served.plural, name, errors))
             }
             _ if wanted == found => Ok(()),
             _ if wanted.parse::<u64>().is_err() => {
@@ -289,7 +295,7 @@ impl Registry {
         // A pod is not asked for anything else by being bound.
         if behavior.has_generation() && !["status", "binding"].contains(&change.subresource) {
             let whole = change.served.custom.is_some() && !behavior.has_status();
-            object_meta::bump_generation(new, old, whole);
+            object_meta::bump_generation(new, old, whole, behavior.generation_metadata());
         }
     }
 

@@ -49,5 +49,6 @@ mod shared_etcd;
 mod subresources;
 mod system_roots;
 mod upstream_etcd;
+mod upstream_answers;
 mod watches;
 mod writes;

@@ -70,7 +70,7 @@ async fn pods_are_bound_once_and_evicted_within_budget() {
     let mut other = eviction.clone();
     other["apiVersion"] = "policy/v2".into();
     let refused = s.post(&format!("{pods}/a/eviction"), other).await;
-    refused.refused(400, "BadRequest", "does not match the expected API version (policy/v1)");
+    refused.refused(400, "BadRequest", "no kind \"Eviction\" is registered for version \"policy/v2\" in scheme");
     // Older clients speak of an older version, which is the same.
     let mut older = eviction;
     older["apiVersion"] = "policy/v1beta1".into();

@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 use crate::{
     field::{ErrorList, Path},
     kinds::common::{
-        access::{default_to, each, items, text, texts},
+        access::{default_absent, default_to, each, items, text, texts},
         checks,
     },
     names,
 };
 
 pub fn default_rules(owner: &mut Value, field: &str) {
-    each(owner, field, |rule| default_to(rule, "scope", "*"));
+    each(owner, field, |rule| default_absent(rule, "scope", "*"));
 }
 
 pub fn default_match(resources: &mut Value) {
-    default_to(resources, "matchPolicy", "Equivalent");
+    default_absent(resources, "matchPolicy", "Equivalent");
     default_to(resources, "namespaceSelector", json!({}));
     default_to(resources, "objectSelector", json!({}));
     default_rules(resources, "resourceRules");
@@ -36,6 +36,9 @@ pub fn validate_rule(errors: &mut ErrorList, path: &Path, rule: &Value) {
             let words = format!("if '*' is present, must not specify other {called}");
             errors.invalid(&path.child(field), rule[field].clone(), words);
         }
+    }
+    for (index, _) in texts(rule, "apiVersions").enumerate().filter(|(_, version)| version.is_empty()) {
+        errors.required(&path.child("apiVersions").index(index), "");
     }
     for (index, operation) in texts(rule, "operations").enumerate().filter(|(_, o)| !OPERATIONS.contains(o)) {
         errors.not_supported(&path.child("operations").index(index), operation, &OPERATIONS);

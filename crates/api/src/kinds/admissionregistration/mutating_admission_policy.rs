@@ -11,7 +11,7 @@ use crate::{
         Behavior, Column,
         admissionregistration::match_resources::{default_match, validate_conditions, validate_match},
         common::{
-            access::{default_to, existing_mut, is_set, items, part, part_mut, text, texts},
+            access::{default_absent, existing_mut, is_set, items, part, part_mut, text, texts},
             checks,
             columns::{age, age_of, integer, name, name_of, string},
         },
@@ -27,7 +27,7 @@ pub struct MutatingAdmissionPolicy;
 impl Behavior for MutatingAdmissionPolicy {
     fn default(&self, object: &mut Value) {
         let Some(spec) = part_mut(object, "spec") else { return };
-        default_to(spec, "failurePolicy", "Fail");
+        default_absent(spec, "failurePolicy", "Fail");
         if let Some(constraints) = existing_mut(spec, "matchConstraints") {
             default_match(constraints);
         }

@@ -14,7 +14,7 @@ use crate::{
             match_resources::{default_rules, validate_conditions, validate_rule},
         },
         common::{
-            access::{default_to, each, existing_mut, int, items, text, texts},
+            access::{default_absent, default_to, each, existing_mut, int, items, text, texts},
             checks,
             columns::{age, age_of, integer, name, name_of},
         },
@@ -29,13 +29,13 @@ pub struct WebhookConfiguration<const MUTATING: bool>;
 impl<const MUTATING: bool> Behavior for WebhookConfiguration<MUTATING> {
     fn default(&self, object: &mut Value) {
         each(object, "webhooks", |webhook| {
-            default_to(webhook, "failurePolicy", "Fail");
-            default_to(webhook, "matchPolicy", "Equivalent");
+            default_absent(webhook, "failurePolicy", "Fail");
+            default_absent(webhook, "matchPolicy", "Equivalent");
             default_to(webhook, "namespaceSelector", json!({}));
             default_to(webhook, "objectSelector", json!({}));
             default_to(webhook, "timeoutSeconds", 10);
             if MUTATING {
-                default_to(webhook, "reinvocationPolicy", "Never");
+                default_absent(webhook, "reinvocationPolicy", "Never");
             }
             default_rules(webhook, "rules");
             if let Some(service) = existing_mut(webhook, "clientConfig").and_then(|c| existing_mut(c, "service")) {
@@ -101,6 +101,13 @@ fn validate_webhook(errors: &mut ErrorList, path: &Path, webhook: &Value) {
     validate_conditions(errors, &path.child("matchConditions"), webhook);
     let at = path.child("admissionReviewVersions");
     let versions: Vec<&str> = texts(webhook, "admissionReviewVersions").collect();
+    for (index, version) in versions.iter().enumerate() {
+        if versions[..index].contains(version) {
+            errors.invalid(&at.index(index), *version, "duplicate version");
+        } else {
+            checks::complaints(errors, &at.index(index), version, names::dns1035_label(version, false));
+        }
+    }
     if versions.is_empty() {
         errors.required(&at, "must specify one of v1, v1beta1");
     } else if !versions.iter().any(|version| matches!(*version, "v1" | "v1beta1")) {

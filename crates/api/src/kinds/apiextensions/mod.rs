@@ -2,4 +2,6 @@
 
 pub mod custom_resource_definition;
 pub mod stored_definition;
+pub mod internal_form;
+pub mod schema_properties;
 pub mod structural_schema;

@@ -41,6 +41,8 @@ fn set_template_generation(object: &mut Value, generation: i64) {
 
 impl Behavior for DaemonSet {
     fn default(&self, object: &mut Value) {
+        // It was a number in the spec, and a number that nobody gave is zero.
+        set_template_generation(object, template_generation(object));
         let Some(spec) = part_mut(object, "spec") else { return };
         if let Some(strategy) = part_mut(spec, "updateStrategy") {
             default_to(strategy, "type", "RollingUpdate");
@@ -53,6 +55,10 @@ impl Behavior for DaemonSet {
         }
         default_to(spec, "revisionHistoryLimit", 10);
         pod_spec::defaults::template(spec);
+    }
+
+    fn annotations_hidden_in_rows(&self) -> &'static [&'static str] {
+        &[TEMPLATE_GENERATION]
     }
 
     fn prepare_create(&self, object: &mut Value) {
@@ -74,7 +80,9 @@ impl Behavior for DaemonSet {
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         checks::label_selector(errors, &path.child("selector"), &spec["selector"]);
-        workload::template_matches(errors, &path, spec);
+        if workload::has_readable_selector(&mut ErrorList::new(), &path, spec, "") {
+            workload::template_matches(errors, &path, spec);
+        }
         if spec["selector"].is_object() && checks::selector_is_empty(&spec["selector"]) {
             errors.invalid(&path.child("selector"), json!({}), "empty selector is invalid for daemonset");
         }
@@ -105,8 +113,12 @@ impl Behavior for DaemonSet {
         workload::collision_count(errors, object, old);
     }
 
-    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        pod_spec::warnings::template("spec.template", &object["spec"]["template"])
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let generation = |object: &Value| object["metadata"]["annotations"][TEMPLATE_GENERATION].clone();
+        match old {
+            Some(old) if generation(object) == generation(old) => Vec::new(),
+            _ => pod_spec::warnings::template("spec.template", &object["spec"]["template"]),
+        }
     }
 
     fn has_status(&self) -> bool {
@@ -180,7 +192,7 @@ fn update_strategy(errors: &mut ErrorList, path: &Path, strategy: &Value) {
                 _ => {}
             }
         }
-        _ => errors.not_supported(path, strategy.clone(), &["OnDelete", "RollingUpdate"]),
+        _ => errors.not_supported_shown(path, workload::shown_strategy(strategy), &["RollingUpdate", "OnDelete"]),
     }
 }
 

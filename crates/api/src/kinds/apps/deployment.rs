@@ -44,8 +44,10 @@ impl Behavior for Deployment {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         checks::not_negative(errors, &path, spec, &["replicas"]);
         workload::selector(errors, &path, spec, "deployment");
-        workload::template_matches(errors, &path, spec);
-        workload::running_template(errors, &path, spec, "ReplicaSet");
+        if workload::has_readable_selector(errors, &path, spec, "invalid label selector") {
+            workload::template_matches(errors, &path, spec);
+            workload::running_template(errors, &path, spec, "ReplicaSet");
+        }
         strategy(errors, &path.child("strategy"), &spec["strategy"]);
         let rest = ["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"];
         checks::not_negative(errors, &path, spec, &rest);
@@ -67,8 +69,12 @@ impl Behavior for Deployment {
         workload::collision_count(errors, object, old);
     }
 
-    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        pod_spec::warnings::template("spec.template", &object["spec"]["template"])
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        pod_spec::warnings::pod_owner("spec.template", object, &object["spec"]["template"], old)
+    }
+
+    fn generation_metadata(&self) -> &'static [&'static str] {
+        &["annotations"]
     }
 
     fn has_status(&self) -> bool {
@@ -131,7 +137,7 @@ fn strategy(errors: &mut ErrorList, path: &Path, strategy: &Value) {
             }
             checks::at_most_100_percent(errors, &at.child("maxUnavailable"), unavailable);
         }
-        _ => errors.not_supported(path, strategy.clone(), &["Recreate", "RollingUpdate"]),
+        _ => errors.not_supported_shown(path, workload::shown_strategy(strategy), &["Recreate", "RollingUpdate"]),
     }
 }
 

@@ -60,8 +60,10 @@ impl Behavior for ReplicaSet {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         checks::not_negative(errors, &path, spec, &["replicas", "minReadySeconds"]);
         workload::selector(errors, &path, spec, "deployment");
-        workload::template_matches(errors, &path, spec);
-        workload::running_template(errors, &path, spec, "ReplicaSet");
+        if workload::has_readable_selector(errors, &path, spec, "invalid label selector") {
+            workload::template_matches(errors, &path, spec);
+            workload::running_template(errors, &path, spec, "ReplicaSet");
+        }
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
@@ -72,6 +74,10 @@ impl Behavior for ReplicaSet {
     fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
         let counts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
         checks::replica_counts(errors, &object["status"], "readyReplicas", &counts);
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        pod_spec::warnings::pod_owner("spec.template", object, &object["spec"]["template"], old)
     }
 
     fn has_status(&self) -> bool {

@@ -10,9 +10,10 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::{
-            access::{default_to, each, existing_mut, int_at, is_set, items, part, part_mut, set, text},
+            access::{default_to, each, existing_mut, int, int_at, is_set, items, part, part_mut, set, text},
             checks,
             columns::{CONTAINERS, IMAGES, age, age_of, containers, name, name_of, string},
+            warnings::{claim_spec, generation_changed},
             workload,
         },
         core::{persistent_volume_claim, pod_spec},
@@ -89,8 +90,21 @@ impl Behavior for StatefulSet {
         names::dns_label(name, prefix)
     }
 
-    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        pod_spec::warnings::template("spec.template", &object["spec"]["template"])
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut warnings = match old {
+            Some(old) if !generation_changed(object, old) => Vec::new(),
+            _ => pod_spec::warnings::template("spec.template", &object["spec"]["template"]),
+        };
+        for (index, claim) in items(&object["spec"], "volumeClaimTemplates").iter().enumerate() {
+            let path = format!("spec.volumeClaimTemplates[{index}]");
+            let path = if old.is_some() { format!("{path}.Spec") } else { path };
+            warnings.extend(claim_spec(&path, &claim["spec"]));
+        }
+        if int(&object["spec"], "revisionHistoryLimit").is_some_and(|limit| limit < 0) {
+            let message = "a negative value retains all historical revisions; a value >= 0 is recommended";
+            warnings.push(format!("spec.revisionHistoryLimit: {message}"));
+        }
+        warnings
     }
 
     fn has_status(&self) -> bool {
@@ -148,14 +162,16 @@ fn validate_spec(errors: &mut ErrorList, spec: &Value) {
         let policy = text(&spec["persistentVolumeClaimRetentionPolicy"], field);
         if !matches!(policy, "Retain" | "Delete") {
             let path = path.child("persistentVolumeClaimRetentionPolicy").child(field);
-            errors.not_supported(&path, policy, &["Retain", "Delete"]);
+            errors.not_supported_as_listed(&path, policy, &["Retain", "Delete"]);
         }
     }
     checks::not_negative(errors, &path, spec, &["replicas", "minReadySeconds"]);
     checks::not_negative(errors, &path.child("ordinals"), &spec["ordinals"], &["start"]);
     workload::selector(errors, &path, spec, "statefulset");
-    workload::template_matches(errors, &path, spec);
-    workload::running_template(errors, &path, &with_claim_volumes(spec), "StatefulSet");
+    if workload::has_readable_selector(errors, &path, spec, "") {
+        workload::template_matches(errors, &path, spec);
+        workload::running_template(errors, &path, &with_claim_volumes(spec), "StatefulSet");
+    }
 }
 
 /// The template as its pods will be: with a volume per claim, and with the host name that the controller sets.

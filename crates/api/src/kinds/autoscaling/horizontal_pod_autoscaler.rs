@@ -11,7 +11,7 @@ use crate::{
         Behavior, Column,
         behavior::status_without_generation,
         common::{
-            access::{default_to, int, int_at, is_set, items, part, part_mut, text},
+            access::{default_absent, default_to, int, int_at, is_set, items, part, part_mut, text},
             checks,
             columns::{age, age_of, name, name_of, plain, string},
         },
@@ -99,7 +99,7 @@ impl Behavior for HorizontalPodAutoscaler {
 fn default_behavior(behavior: &mut Value) {
     if let Some(up) = part_mut(behavior, "scaleUp") {
         default_to(up, "stabilizationWindowSeconds", 0);
-        default_to(up, "selectPolicy", "Max");
+        default_absent(up, "selectPolicy", "Max");
         default_to(
             up,
             "policies",
@@ -110,7 +110,7 @@ fn default_behavior(behavior: &mut Value) {
         );
     }
     if let Some(down) = part_mut(behavior, "scaleDown") {
-        default_to(down, "selectPolicy", "Max");
+        default_absent(down, "selectPolicy", "Max");
         default_to(down, "policies", json!([{ "type": "Percent", "value": 100, "periodSeconds": 15 }]));
     }
 }
@@ -219,7 +219,7 @@ fn validate_common(errors: &mut ErrorList, path: &Path, spec: &Value) {
     if least.is_some_and(|least| most < least) {
         errors.invalid(&path.child("maxReplicas"), most, "must be greater than or equal to `minReplicas`");
     }
-    validate_reference(errors, &path.child("scaleTargetRef"), &spec["scaleTargetRef"]);
+    validate_scale_target(errors, &path.child("scaleTargetRef"), &spec["scaleTargetRef"]);
 }
 
 fn validate_reference(errors: &mut ErrorList, path: &Path, reference: &Value) {
@@ -230,6 +230,16 @@ fn validate_reference(errors: &mut ErrorList, path: &Path, reference: &Value) {
     if version.matches('/').count() > 1 {
         let words = format!("unexpected GroupVersion string: {version}");
         errors.invalid(&path.child("apiVersion"), version, words);
+    }
+}
+
+/// What is scaled is in a group; of metrics' objects that is not asked.
+fn validate_scale_target(errors: &mut ErrorList, path: &Path, reference: &Value) {
+    validate_reference(errors, path, reference);
+    let version = text(reference, "apiVersion");
+    // The one of the core group that can be scaled.
+    if !version.contains('/') && text(reference, "kind") != "ReplicationController" {
+        errors.invalid(&path.child("apiVersion"), version, "apiVersion must specify API group");
     }
 }
 

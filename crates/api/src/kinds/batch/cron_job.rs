@@ -19,6 +19,7 @@ use crate::{
             },
             metadata,
         },
+        core::pod_spec,
     },
     printing,
 };
@@ -48,6 +49,19 @@ impl Behavior for CronJob {
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
         validate_spec(errors, object, Some(old));
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let template = &object["spec"]["jobTemplate"]["spec"]["template"];
+        let mut warnings = pod_spec::warnings::pod_owner("spec.jobTemplate.spec.template", object, template, old);
+        if old.is_some() && text(&object["spec"], "schedule").contains("TZ") {
+            warnings.push(
+                "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see \
+                 https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details"
+                    .into(),
+            );
+        }
+        warnings
     }
 
     fn has_status(&self) -> bool {
@@ -134,7 +148,7 @@ fn validate_spec(errors: &mut ErrorList, object: &Value, old: Option<&Value>) {
     let job_spec = &spec["jobTemplate"]["spec"];
     validation::spec(errors, &template.child("spec"), job_spec);
     if job_spec["manualSelector"] == json!(true) {
-        errors.not_supported(&template.child("spec").child("manualSelector"), true, &["nil", "false"]);
+        errors.not_supported_as_listed(&template.child("spec").child("manualSelector"), true, &["nil", "false"]);
     }
     if is_set(job_spec, "selector") {
         let at = template.child("spec").child("selector");

@@ -75,6 +75,13 @@ pub fn default_to(value: &mut Value, key: &str, to: impl Into<Value>) {
     map.insert(key.to_string(), to.into());
 }
 
+/// Fills an absent or null field: where Go holds a pointer, an empty text is a value, and refused as one.
+pub fn default_absent(value: &mut Value, key: &str, to: impl Into<Value>) {
+    if value.get(key).is_none_or(Value::is_null) && value.is_object() {
+        set(value, key, to.into());
+    }
+}
+
 /// As `default_to`, where zero also counts as unset.
 pub fn default_zero_to(value: &mut Value, key: &str, to: i64) {
     if value.get(key).and_then(Value::as_i64) == Some(0) {

@@ -80,19 +80,19 @@ pub fn positive(errors: &mut ErrorList, path: &Path, owner: &Value, field: &str)
     }
 }
 
-/// An enumerated field that must be there.
+/// An enumerated field that must be there. `supported` is in upstream's order.
 pub fn one_of(errors: &mut ErrorList, path: &Path, owner: &Value, field: &str, supported: &[&str]) {
     match text(owner, field) {
         "" => errors.required(&path.child(field), ""),
-        value if !supported.contains(&value) => errors.not_supported(&path.child(field), value, supported),
+        value if !supported.contains(&value) => errors.not_supported_as_listed(&path.child(field), value, supported),
         _ => {}
     }
 }
 
-/// An enumerated field that may be absent.
+/// An enumerated field that may be absent. `supported` is in upstream's order.
 pub fn optional_one_of(errors: &mut ErrorList, path: &Path, owner: &Value, field: &str, supported: &[&str]) {
     if let Some(value) = owner.get(field).and_then(Value::as_str).filter(|value| !supported.contains(value)) {
-        errors.not_supported(&path.child(field), value, supported);
+        errors.not_supported_as_listed(&path.child(field), value, supported);
     }
 }
 

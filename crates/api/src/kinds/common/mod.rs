@@ -6,4 +6,5 @@ pub mod columns;
 pub mod conditions;
 pub mod metadata;
 pub mod quantities;
+pub mod warnings;
 pub mod workload;

@@ -31,6 +31,17 @@ pub fn selector(errors: &mut ErrorList, path: &Path, spec: &Value, kind: &str) {
     }
 }
 
+/// Whether a selector can be read. Where it cannot, upstream does not look at the template at all.
+pub fn has_readable_selector(errors: &mut ErrorList, path: &Path, spec: &Value, words: &str) -> bool {
+    let selector = spec.get("selector").unwrap_or(&Value::Null);
+    let mut found = ErrorList::new();
+    label_selector(&mut found, path, selector);
+    if !found.is_empty() {
+        errors.invalid(&path.child("selector"), selector.clone(), words);
+    }
+    found.is_empty()
+}
+
 /// The template matches the selector, unless that selects everything.
 pub fn template_matches(errors: &mut ErrorList, path: &Path, spec: &Value) {
     let selector = spec.get("selector").unwrap_or(&Value::Null);
@@ -57,6 +68,16 @@ pub fn running_template(errors: &mut ErrorList, path: &Path, spec: &Value, kind:
             format!("activeDeadlineSeconds in {kind} is not Supported"),
         );
     }
+}
+
+/// A strategy of updates as errors show it: Go's names, everything said.
+pub fn shown_strategy(strategy: &Value) -> String {
+    let of = |owner: &Value, field: &str| owner.get(field).cloned().unwrap_or_default().to_string();
+    let rolling = part(strategy, "rollingUpdate").map_or("null".to_string(), |rolling| {
+        let zero = |field: &str| rolling.get(field).cloned().unwrap_or_else(|| json!(0)).to_string();
+        format!("{{\"MaxUnavailable\":{},\"MaxSurge\":{}}}", zero("maxUnavailable"), zero("maxSurge"))
+    });
+    format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}", of(strategy, "type"))
 }
 
 /// A counter that never runs backwards.

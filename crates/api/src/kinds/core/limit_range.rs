@@ -77,13 +77,13 @@ fn validate_limit(errors: &mut ErrorList, path: &Path, limit: &Value, kind: &str
     }
     let container = matches!(kind, "Pod" | "Container");
     for field in ["max", "min", "maxLimitRequestRatio"] {
-        resources::list(errors, &path.child(field), &limit[field], container);
+        resources::names(errors, &path.child(field), &limit[field], container);
     }
     for field in ["default", "defaultRequest"] {
         if kind == "Pod" && is_set(limit, field) {
             errors.forbidden(&path.child(field), "may not be specified when `type` is 'Pod'");
         } else {
-            resources::list(errors, &path.child(field), &limit[field], container);
+            resources::names(errors, &path.child(field), &limit[field], container);
         }
     }
     if kind == "PersistentVolumeClaim" && limit["min"].get("storage").is_none() && limit["max"].get("storage").is_none()

@@ -11,10 +11,11 @@ use crate::{
         Behavior, Column,
         behavior::status_without_generation,
         common::{
-            access::{default_to, entries, is_set, part, part_mut, text, text_at, texts},
+            access::{default_absent, default_to, entries, is_set, items, part, part_mut, text, text_at, texts},
             checks,
             columns::{age, age_of, deleting, name, name_of, plain, string, wide},
             quantities,
+            warnings::node_selector_term,
         },
         core::{persistent_volume_claim, pod_spec},
     },
@@ -115,9 +116,54 @@ fn validate_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
     checks::optional_one_of(errors, path, spec, "volumeMode", &persistent_volume_claim::VOLUME_MODES);
 }
 
+const OLD_ANNOTATIONS: [(&str, &str); 2] = [
+    ("volume.beta.kubernetes.io/storage-class", "deprecated since v1.8; use \"storageClassName\" attribute instead"),
+    ("volume.beta.kubernetes.io/mount-options", "deprecated since v1.31; use \"mountOptions\" attribute instead"),
+];
+
+const OLD_PLUGINS: [(&str, &str, &str); 6] = [
+    ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
+    ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
+    ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
+    ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
+    ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
+    ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
+];
+
+fn warnings(object: &Value) -> Vec<String> {
+    let spec = &object["spec"];
+    let mut warnings = Vec::new();
+    for (key, message) in OLD_ANNOTATIONS {
+        if object["metadata"]["annotations"].get(key).is_some() {
+            warnings.push(format!("metadata.annotations[{key}]: {message}"));
+        }
+    }
+    if text(spec, "persistentVolumeReclaimPolicy") == "Recycle" {
+        warnings.push(
+            "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended \
+             approach is to use dynamic provisioning."
+                .into(),
+        );
+    }
+    for (index, term) in items(&spec["nodeAffinity"]["required"], "nodeSelectorTerms").iter().enumerate() {
+        let path = format!("spec.nodeAffinity.required.nodeSelectorTerms[{index}]");
+        warnings.extend(node_selector_term(&path, term, false));
+    }
+    for (field, shown, message) in OLD_PLUGINS {
+        if part(spec, field).is_some() {
+            warnings.push(format!("spec.{shown}: {message}"));
+        }
+    }
+    warnings
+}
+
 impl Behavior for PersistentVolume {
     fn returns_deleted(&self) -> bool {
         true
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        warnings(object)
     }
 
     fn default(&self, object: &mut Value) {
@@ -126,7 +172,7 @@ impl Behavior for PersistentVolume {
         }
         let Some(spec) = part_mut(object, "spec") else { return };
         default_to(spec, "persistentVolumeReclaimPolicy", "Retain");
-        default_to(spec, "volumeMode", "Filesystem");
+        default_absent(spec, "volumeMode", "Filesystem");
         quantities::round_list(spec, "capacity");
         pod_spec::defaults::volume_source(spec);
     }

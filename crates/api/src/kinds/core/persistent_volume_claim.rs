@@ -14,6 +14,7 @@ use crate::{
             access::{default_to, entries, is_set, part, part_mut, set, text, text_at, texts},
             checks,
             columns::{age, age_of, deleting, name, name_of, plain, string, wide},
+            warnings::claim_spec,
         },
         core::{persistent_volume::access_modes, pod_spec},
     },
@@ -40,18 +41,40 @@ impl Behavior for PersistentVolumeClaim {
         true
     }
 
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        let key = "volume.beta.kubernetes.io/storage-class";
+        let annotated = object["metadata"]["annotations"].get(key).map(|_| {
+            format!("metadata.annotations[{key}]: deprecated since v1.8; use \"storageClassName\" attribute instead")
+        });
+        annotated.into_iter().chain(claim_spec("spec", &object["spec"])).collect()
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(status) = part_mut(object, "status") {
             default_to(status, "phase", "Pending");
         }
         if let Some(spec) = part_mut(object, "spec") {
             pod_spec::defaults::claim_spec(spec);
-            mirror_data_source(spec);
         }
     }
 
     fn prepare_create(&self, object: &mut Value) {
         object["status"] = json!({ "phase": "Pending" });
+        if let Some(spec) = part_mut(object, "spec") {
+            drop_other_data_source(spec);
+            mirror_data_source(spec);
+        }
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value) {
+        crate::kinds::behavior::keep_field(object, old, "status");
+        if let Some(spec) = part_mut(object, "spec") {
+            let in_use = ["dataSource", "dataSourceRef"].iter().any(|field| part(&old["spec"], field).is_some());
+            if !in_use {
+                drop_other_data_source(spec);
+            }
+            mirror_data_source(spec);
+        }
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
@@ -221,18 +244,26 @@ fn validate_update(errors: &mut ErrorList, new: &Value, old: &Value) {
     checks::immutable(errors, &Path::default(), new_spec, old_spec, "volumeMode");
 }
 
+/// Only claims and snapshots may stand in `dataSource`; of old, anything else is dropped.
+fn drop_other_data_source(spec: &mut Value) {
+    let known = |source: &Value| {
+        let (group, kind) = (text(source, "apiGroup"), text(source, "kind"));
+        matches!((group, kind), ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot"))
+    };
+    if part(spec, "dataSourceRef").is_none() && part(spec, "dataSource").is_some_and(|source| !known(source)) {
+        set(spec, "dataSource", Value::Null);
+    }
+}
+
 /// `dataSource` and `dataSourceRef` say the same unless the latter names another namespace.
 fn mirror_data_source(spec: &mut Value) {
     let (source, reference) = (spec.get("dataSource").cloned(), spec.get("dataSourceRef").cloned());
     match (source.filter(Value::is_object), reference.filter(Value::is_object)) {
         (Some(source), None) => spec["dataSourceRef"] = source,
         (None, Some(reference)) if text(&reference, "namespace").is_empty() => {
-            let group = text(&reference, "apiGroup");
-            let known = (group.is_empty() && text(&reference, "kind") == "PersistentVolumeClaim")
-                || (group == "snapshot.storage.k8s.io" && text(&reference, "kind") == "VolumeSnapshot");
-            if known {
-                spec["dataSource"] = reference;
-            }
+            let mut source = reference;
+            set(&mut source, "namespace", Value::Null);
+            spec["dataSource"] = source;
         }
         _ => {}
     }

@@ -22,6 +22,14 @@ impl Behavior for PodTemplate {
         true
     }
 
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        match old {
+            // Nothing keeps its generation.
+            Some(_) => Vec::new(),
+            None => pod_spec::warnings::template("template", &object["template"]),
+        }
+    }
+
     fn default(&self, object: &mut Value) {
         pod_spec::defaults::template(object);
     }

@@ -47,6 +47,12 @@ impl Behavior for ReplicationController {
         }
     }
 
+    /// Upstream looks at the spec twice, and lists each cause as often.
+    fn validate_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        self.validate_create(object, errors);
+    }
+
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         checks::not_negative(errors, &path, spec, &["minReadySeconds", "replicas"]);
@@ -68,6 +74,10 @@ impl Behavior for ReplicationController {
     fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
         let counts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
         checks::replica_counts(errors, &object["status"], "readyReplicas", &counts);
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        pod_spec::warnings::pod_owner("spec.template", object, &object["spec"]["template"], old)
     }
 
     fn has_status(&self) -> bool {

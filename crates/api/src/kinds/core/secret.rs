@@ -36,6 +36,10 @@ impl Behavior for Secret {
         }
     }
 
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        key_pair_warning(object).into_iter().collect()
+    }
+
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let path = Path::new("data");
         let total = config_map::validate_keys(errors, object, "data", config_map::decoded_length);
@@ -68,6 +72,19 @@ impl Behavior for Secret {
     fn selectable_field_names(&self) -> Vec<String> {
         vec!["type".into()]
     }
+}
+
+/// A certificate or a key that is none, in the words of Go's reader of key pairs.
+fn key_pair_warning(object: &Value) -> Option<String> {
+    if text(object, "type") != "kubernetes.io/tls" {
+        return None;
+    }
+    let has_pem = |key: &str| {
+        let bytes = STANDARD.decode(text(&object["data"], key)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).contains("-----BEGIN ")
+    };
+    let missing = [("tls.crt", "certificate"), ("tls.key", "key")].into_iter().find(|(key, _)| !has_pem(key));
+    missing.map(|(_, input)| format!("tls: failed to find any PEM data in {input} input"))
 }
 
 /// Keys that a well-known type must have.

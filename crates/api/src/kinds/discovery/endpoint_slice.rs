@@ -10,7 +10,7 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::{
-            access::{default_to, each, int, is_set, items, text, texts},
+            access::{default_absent, each, int, is_set, items, text, texts},
             checks::{self, PROTOCOLS, complaints},
             columns::{age, age_of, list_with_more, name, name_of, string},
         },
@@ -27,7 +27,7 @@ impl Behavior for EndpointSlice {
             if port.get("name").is_none_or(Value::is_null) {
                 port["name"] = json!("");
             }
-            default_to(port, "protocol", "TCP");
+            default_absent(port, "protocol", "TCP");
         });
     }
 
@@ -42,6 +42,10 @@ impl Behavior for EndpointSlice {
             validate_endpoints(errors, object);
         }
         checks::immutable(errors, &Path::default(), object, old, "addressType");
+    }
+
+    fn generation_metadata(&self) -> &'static [&'static str] {
+        &["labels"]
     }
 
     fn has_generation(&self) -> bool {

@@ -10,7 +10,7 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::{
-            access::{default_to, existing_mut, part, part_mut, text},
+            access::{default_absent, existing_mut, part, part_mut, text},
             checks::{self, complaints},
             columns::{age, age_of, name, name_of, string},
         },
@@ -25,7 +25,7 @@ pub struct IngressClass;
 impl Behavior for IngressClass {
     fn default(&self, object: &mut Value) {
         if let Some(parameters) = part_mut(object, "spec").and_then(|spec| existing_mut(spec, "parameters")) {
-            default_to(parameters, "scope", "Cluster");
+            default_absent(parameters, "scope", "Cluster");
         }
     }
 

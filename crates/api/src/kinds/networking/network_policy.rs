@@ -12,8 +12,8 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::{
-            access::{default_to, each, int, is_set, items, part, part_mut, text, texts},
-            checks::{self, PROTOCOLS, complaints},
+            access::{default_absent, each, int, is_set, items, part, part_mut, text, texts},
+            checks::{self, complaints},
             columns::{age, age_of, name, name_of, selector, string},
         },
     },
@@ -31,8 +31,14 @@ impl Behavior for NetworkPolicy {
             spec["policyTypes"] = if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
         }
         for direction in ["ingress", "egress"] {
-            each(spec, direction, |rule| each(rule, "ports", |port| default_to(port, "protocol", "TCP")));
+            each(spec, direction, |rule| each(rule, "ports", |port| default_absent(port, "protocol", "TCP")));
         }
+    }
+
+    /// Upstream looks at the spec twice, and lists each cause as often.
+    fn validate_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
+        self.validate_create(object, errors);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
@@ -55,7 +61,7 @@ impl Behavior for NetworkPolicy {
         }
         for (index, kind) in texts(spec, "policyTypes").enumerate() {
             if !matches!(kind, "Ingress" | "Egress") {
-                errors.not_supported(&at.index(index), kind, &["Egress", "Ingress"]);
+                errors.not_supported_as_listed(&at.index(index), kind, &["Ingress", "Egress"]);
             }
         }
     }
@@ -75,7 +81,7 @@ impl Behavior for NetworkPolicy {
 }
 
 fn validate_port(errors: &mut ErrorList, path: &Path, port: &Value) {
-    checks::optional_one_of(errors, path, port, "protocol", &PROTOCOLS);
+    checks::optional_one_of(errors, path, port, "protocol", &["TCP", "UDP", "SCTP"]);
     let end = int(port, "endPort");
     let at = path.child("endPort");
     match &port["port"] {

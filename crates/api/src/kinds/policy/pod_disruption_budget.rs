@@ -15,6 +15,7 @@ use crate::{
             columns::{age, age_of, integer, name, name_of, plain, string},
         },
     },
+    names,
 };
 
 #[derive(Default)]
@@ -33,6 +34,11 @@ impl Behavior for PodDisruptionBudget {
         checks::label_selector(errors, &path.child("selector"), &spec["selector"]);
         let policies = ["AlwaysAllow", "IfHealthyBudget"];
         checks::optional_one_of(errors, &path, spec, "unhealthyPodEvictionPolicy", &policies);
+    }
+
+    /// Upstream asks no more of it than that it fits into a path.
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        names::path_segment(name, prefix)
     }
 
     fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {

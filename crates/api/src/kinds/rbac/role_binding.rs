@@ -30,9 +30,9 @@ impl<const NAMESPACED: bool> Behavior for RoleBinding<NAMESPACED> {
         if text(role, "apiGroup") != GROUP {
             errors.not_supported(&path.child("apiGroup"), text(role, "apiGroup"), &[GROUP]);
         }
-        let kinds: &[&str] = if NAMESPACED { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
+        let kinds: &[&str] = if NAMESPACED { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
         if !kinds.contains(&text(role, "kind")) {
-            errors.not_supported(&path.child("kind"), text(role, "kind"), kinds);
+            errors.not_supported_as_listed(&path.child("kind"), text(role, "kind"), kinds);
         }
         checks::required_name(errors, &path, role, "name", |name| names::path_segment(name, false));
         for (index, subject) in items(object, "subjects").iter().enumerate() {
@@ -43,7 +43,9 @@ impl<const NAMESPACED: bool> Behavior for RoleBinding<NAMESPACED> {
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
         self.validate_create(object, errors);
         if !checks::same(&object["roleRef"], &old["roleRef"]) {
-            errors.invalid(&Path::new("roleRef"), object["roleRef"].clone(), "cannot change roleRef");
+            let of = |field: &str| Value::from(text(&object["roleRef"], field));
+            let shown = format!("{{\"APIGroup\":{},\"Kind\":{},\"Name\":{}}}", of("apiGroup"), of("kind"), of("name"));
+            errors.invalid_shown(&Path::new("roleRef"), shown, "cannot change roleRef");
         }
     }
 
@@ -117,6 +119,6 @@ fn validate_subject(errors: &mut ErrorList, path: &Path, subject: &Value, namesp
         }
         "User" | "Group" if group != GROUP => errors.not_supported(&path.child("apiGroup"), group, &[GROUP]),
         "User" | "Group" => {}
-        kind => errors.not_supported(&path.child("kind"), kind, &["Group", "ServiceAccount", "User"]),
+        kind => errors.not_supported_as_listed(&path.child("kind"), kind, &["ServiceAccount", "User", "Group"]),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::{
-            access::{default_to, flag, int_at, text, text_at},
+            access::{default_absent, default_to, flag, int_at, text, text_at},
             checks,
             columns::{age, age_of, boolean, integer, name, name_of, string},
         },
@@ -26,7 +26,7 @@ pub struct PriorityClass;
 
 impl Behavior for PriorityClass {
     fn default(&self, object: &mut Value) {
-        default_to(object, "preemptionPolicy", "PreemptLowerPriority");
+        default_absent(object, "preemptionPolicy", "PreemptLowerPriority");
         default_to(object, "value", 0);
     }
 
@@ -48,7 +48,7 @@ impl Behavior for PriorityClass {
                 format!("maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"),
             );
         }
-        let policies = ["Never", "PreemptLowerPriority"];
+        let policies = ["PreemptLowerPriority", "Never"];
         checks::optional_one_of(errors, &Path::default(), object, "preemptionPolicy", &policies);
     }
 

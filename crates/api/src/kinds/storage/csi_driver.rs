@@ -10,7 +10,7 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::{
-            access::{default_to, flag, int, is_set, items, part_mut, text, texts},
+            access::{default_absent, default_to, flag, int, is_set, items, part_mut, text, texts},
             checks,
             columns::{age, age_of, boolean, name, name_of, string},
         },
@@ -28,7 +28,7 @@ impl Behavior for CsiDriver {
     fn default(&self, object: &mut Value) {
         let Some(spec) = part_mut(object, "spec") else { return };
         default_to(spec, "attachRequired", true);
-        default_to(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
+        default_absent(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
         for field in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
             default_to(spec, field, false);
         }
@@ -37,12 +37,26 @@ impl Behavior for CsiDriver {
         }
     }
 
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let spec = &object["spec"];
+        let changed = old.is_none_or(|old| old["spec"]["tokenRequests"] != spec["tokenRequests"]);
+        let asked = !items(spec, "tokenRequests").is_empty() && spec["serviceAccountTokenInSecrets"].is_null();
+        match changed && asked {
+            true => vec![
+                "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent \
+                 possible logging of tokens in volume attributes"
+                    .into(),
+            ],
+            false => Vec::new(),
+        }
+    }
+
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         let policies = ["File", "None", "ReadWriteOnceWithFSType"];
         checks::optional_one_of(errors, &path, spec, "fsGroupPolicy", &policies);
         for mode in texts(spec, "volumeLifecycleModes").filter(|mode| !matches!(*mode, "Persistent" | "Ephemeral")) {
-            errors.not_supported(&path.child("volumeLifecycleModes"), mode, &["Ephemeral", "Persistent"]);
+            errors.not_supported_as_listed(&path.child("volumeLifecycleModes"), mode, &["Persistent", "Ephemeral"]);
         }
         let requests = items(spec, "tokenRequests");
         for (index, request) in requests.iter().enumerate() {

@@ -10,9 +10,10 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::{
-            access::{default_to, entries, flag, text, text_at},
+            access::{default_absent, entries, flag, items, text, text_at},
             checks,
             columns::{age, age_of, name, string},
+            warnings::old_label,
         },
     },
     names,
@@ -32,9 +33,22 @@ impl Behavior for StorageClass {
         true
     }
 
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (index, term) in items(object, "allowedTopologies").iter().enumerate() {
+            for (place, expression) in items(term, "matchLabelExpressions").iter().enumerate() {
+                if let Some(message) = old_label(text(expression, "key")) {
+                    let path = format!("allowedTopologies[{index}].matchLabelExpressions[{place}].key");
+                    warnings.push(format!("{path}: {message}"));
+                }
+            }
+        }
+        warnings
+    }
+
     fn default(&self, object: &mut Value) {
-        default_to(object, "reclaimPolicy", "Delete");
-        default_to(object, "volumeBindingMode", "Immediate");
+        default_absent(object, "reclaimPolicy", "Delete");
+        default_absent(object, "volumeBindingMode", "Immediate");
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

@@ -12,7 +12,7 @@ use crate::{
     kinds::{
         Behavior, Column, Propagation,
         common::{
-            access::{default_to, each, existing_mut, int, int_at, is_set, part_mut, text, text_at},
+            access::{default_absent, default_to, each, existing_mut, int, int_at, is_set, part_mut, text, text_at},
             columns::{
                 CONTAINERS, IMAGES, SELECTOR, age, age_of, condition_is_true, containers, deleting, name, name_of,
                 selector, string,
@@ -34,11 +34,11 @@ pub fn default_spec(spec: &mut Value) {
     default_to(spec, "parallelism", 1);
     let per_index = is_set(spec, "backoffLimitPerIndex");
     default_to(spec, "backoffLimit", if per_index { i64::from(i32::MAX) } else { 6 });
-    default_to(spec, "completionMode", "NonIndexed");
+    default_absent(spec, "completionMode", "NonIndexed");
     default_to(spec, "suspend", false);
     default_to(spec, "manualSelector", false);
     let replacement = if is_set(spec, "podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
-    default_to(spec, "podReplacementPolicy", replacement);
+    default_absent(spec, "podReplacementPolicy", replacement);
     pod_spec::defaults::template(spec);
     default_failure_policy(spec);
 }
@@ -141,8 +141,8 @@ impl Behavior for Job {
         validation::status(errors, object, old);
     }
 
-    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        pod_spec::warnings::template("spec.template", &object["spec"]["template"])
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        pod_spec::warnings::pod_owner("spec.template", object, &object["spec"]["template"], old)
     }
 
     fn has_status(&self) -> bool {

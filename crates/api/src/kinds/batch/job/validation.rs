@@ -102,7 +102,7 @@ pub fn spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
             errors.invalid(&at, policy, "only \"Never\" is supported when podFailurePolicy is specified");
         }
         "OnFailure" | "Never" => {}
-        _ => errors.not_supported(&at, policy, &["OnFailure", "Never"]),
+        _ => errors.not_supported_as_listed(&at, policy, &["OnFailure", "Never"]),
     }
 }
 
@@ -121,7 +121,7 @@ fn managed_by(errors: &mut ErrorList, path: &Path, spec: &Value) {
 }
 
 fn completion_mode(errors: &mut ErrorList, path: &Path, spec: &Value) {
-    optional_one_of(errors, path, spec, "completionMode", &["Indexed", "NonIndexed"]);
+    optional_one_of(errors, path, spec, "completionMode", &["NonIndexed", "Indexed"]);
     if text(spec, "completionMode") != "Indexed" {
         for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
             if let Some(number) = int(spec, field) {

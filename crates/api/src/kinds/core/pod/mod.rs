@@ -11,10 +11,12 @@ use crate::{
     field::{ErrorList, Path},
     kinds::{
         Behavior, Column,
-        common::access::{at, each, flag, int, int_at, is_set, items, part_mut, text, text_at},
+        common::{
+            access::{at, each, flag, int, int_at, is_set, items, part_mut, text, text_at},
+            warnings::label_name,
+        },
         core::pod_spec,
     },
-    names,
     pod_resources::qos::qos_class_of_value,
 };
 
@@ -101,20 +103,8 @@ impl Behavior for Pod {
         if old.is_some() {
             return Vec::new();
         }
-        let name = text_at(object, "metadata.name");
-        let complaints = names::dns_label(name, false);
-        let mut warnings = pod_spec::warnings::pod(object);
-        if !complaints.is_empty() {
-            warnings.insert(
-                0,
-                format!(
-                    "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a \
-                     DNS label is recommended: [{}]",
-                    complaints.join(" ")
-                ),
-            );
-        }
-        warnings
+        let of_name = label_name(object, "the Pod's hostname");
+        of_name.into_iter().chain(pod_spec::warnings::pod(object)).collect()
     }
 
     fn has_status(&self) -> bool {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::image;
 use crate::kinds::common::{
-    access::{default_to, default_zero_to, each, existing_mut, flag, int, is_set, part_mut, text},
+    access::{default_absent, default_to, default_zero_to, each, existing_mut, flag, int, is_set, part_mut, text},
     quantities,
 };
 
@@ -202,7 +202,7 @@ fn downward_item(item: &mut Value) {
 
 /// `spec` of a PersistentVolumeClaim, of a claim template and of an ephemeral volume.
 pub fn claim_spec(spec: &mut Value) {
-    default_to(spec, "volumeMode", "Filesystem");
+    default_absent(spec, "volumeMode", "Filesystem");
     default_to(spec, "resources", json!({}));
     if let Some(resources) = existing_mut(spec, "resources") {
         requirements(resources);

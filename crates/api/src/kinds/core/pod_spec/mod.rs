@@ -8,6 +8,7 @@ mod environment;
 mod handlers;
 pub mod image;
 mod operating_system;
+mod overlapping_paths;
 pub mod placement;
 pub mod projections;
 pub mod resources;

@@ -17,7 +17,7 @@ use crate::{
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-const EFFECTS: [&str; 3] = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
+const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 pub fn affinity(errors: &mut ErrorList, path: &Path, affinity: &Value) {
     if let Some(node) = part(affinity, "nodeAffinity") {
@@ -230,7 +230,7 @@ pub fn tolerations(errors: &mut ErrorList, path: &Path, spec: &Value) {
             _ => errors.not_supported(&path.child("operator"), operator, &["Equal", "Exists"]),
         }
         if !effect.is_empty() && !EFFECTS.contains(&effect) {
-            errors.not_supported(&path.child("effect"), effect, &EFFECTS);
+            errors.not_supported_as_listed(&path.child("effect"), effect, &EFFECTS);
         }
     }
 }
@@ -248,7 +248,9 @@ pub fn taints(errors: &mut ErrorList, path: &Path, spec: &Value) {
         }
         match effect {
             "" => errors.required(&path.child("effect"), ""),
-            effect if !EFFECTS.contains(&effect) => errors.not_supported(&path.child("effect"), effect, &EFFECTS),
+            effect if !EFFECTS.contains(&effect) => {
+                errors.not_supported_as_listed(&path.child("effect"), effect, &EFFECTS)
+            }
             _ => {}
         }
         if !seen.insert((key, effect)) {

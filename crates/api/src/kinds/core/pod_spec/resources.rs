@@ -103,12 +103,22 @@ pub fn quantity(errors: &mut ErrorList, path: &Path, name: &str, value: &Value) 
 pub fn list(errors: &mut ErrorList, path: &Path, list: &Value, container: bool) {
     for (name, value) in list.as_object().into_iter().flatten() {
         let path = path.key(name);
-        if container {
-            container_resource_name(errors, &path, name);
-        } else {
-            resource_name(errors, &path, name);
-        }
+        listed_name(errors, &path, name, container);
         quantity(errors, &path, name, value);
+    }
+}
+
+/// The same, of whose quantities nothing is said.
+pub fn names(errors: &mut ErrorList, path: &Path, list: &Value, container: bool) {
+    for name in list.as_object().into_iter().flatten().map(|(name, _)| name) {
+        listed_name(errors, &path.key(name), name, container);
+    }
+}
+
+fn listed_name(errors: &mut ErrorList, path: &Path, name: &str, container: bool) {
+    match container {
+        true => container_resource_name(errors, path, name),
+        false => resource_name(errors, path, name),
     }
 }
 

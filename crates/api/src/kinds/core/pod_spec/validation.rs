@@ -159,7 +159,7 @@ fn required_one_of(errors: &mut ErrorList, path: &Path, spec: &Value, field: &st
     match text(spec, field) {
         "" => errors.required(&path.child(field), ""),
         value if supported.contains(&value) => {}
-        value => errors.not_supported(&path.child(field), value, supported),
+        value => errors.not_supported_as_listed(&path.child(field), value, supported),
     }
 }
 
@@ -446,7 +446,7 @@ mod tests {
         check(
             spec("restartPolicy", json!("Sometimes")),
             &[
-                "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"Never\", \"OnFailure\"",
+                "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"OnFailure\", \"Never\"",
             ],
         );
         check(

@@ -13,7 +13,7 @@ use crate::{
         Allocates, Behavior, Column,
         behavior::{drop_field, keep_field},
         common::{
-            access::{default_to, each, int, int_at, is_set, items, part_mut, set, text, texts},
+            access::{default_absent, default_to, each, int, int_at, is_set, items, part_mut, set, text, texts},
             columns::{age, age_of, labels, load_balancer, name, name_of, string, wide},
         },
     },
@@ -25,6 +25,41 @@ use validation::{is_externally_accessible, needs_health_check};
 pub struct Service;
 
 const DEFAULT_AFFINITY_SECONDS: i64 = 10_800;
+
+fn warnings(object: &Value) -> Vec<String> {
+    let spec = &object["spec"];
+    let kind = text(spec, "type");
+    let mut warnings = Vec::new();
+    if object["metadata"]["annotations"].get("service.kubernetes.io/topology-aware-hints").is_some() {
+        warnings.push(
+            "annotation service.kubernetes.io/topology-aware-hints is deprecated, please use \
+             service.kubernetes.io/topology-mode instead"
+                .to_string(),
+        );
+    }
+    let has_external_ips = !items(spec, "externalIPs").is_empty();
+    if kind == "ClusterIP" && text(spec, "clusterIP") == "None" {
+        if !text(spec, "loadBalancerIP").is_empty() {
+            warnings.push("spec.loadBalancerIP is ignored for headless services".into());
+        }
+        if has_external_ips {
+            warnings.push("spec.externalIPs is ignored for headless services".into());
+        }
+        if text(spec, "sessionAffinity") != "None" {
+            warnings.push("spec.SessionAffinity is ignored for headless services".into());
+        }
+    }
+    if kind == "ExternalName" && has_external_ips {
+        warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".into());
+    }
+    if kind != "ExternalName" && !text(spec, "externalName").is_empty() {
+        warnings.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".into());
+    }
+    if text(spec, "trafficDistribution") == "PreferClose" {
+        warnings.push("spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"".into());
+    }
+    warnings
+}
 
 impl Behavior for Service {
     fn allocates(&self) -> Allocates {
@@ -64,7 +99,7 @@ impl Behavior for Service {
             default_to(spec, "externalTrafficPolicy", "Cluster");
         }
         if matches!(kind.as_str(), "NodePort" | "LoadBalancer" | "ClusterIP") {
-            default_to(spec, "internalTrafficPolicy", "Cluster");
+            default_absent(spec, "internalTrafficPolicy", "Cluster");
         }
         if kind == "LoadBalancer" {
             default_to(spec, "allocateLoadBalancerNodePorts", true);
@@ -108,6 +143,10 @@ impl Behavior for Service {
 
     fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
         validation::balancer_status(errors, &object["status"]);
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        warnings(object)
     }
 
     fn has_status(&self) -> bool {

@@ -249,7 +249,7 @@ fn traffic_policies(errors: &mut ErrorList, path: &Path, spec: &Value) {
         errors.required(&path.child("internalTrafficPolicy"), "");
     }
     checks::optional_one_of(errors, path, spec, "internalTrafficPolicy", &["Cluster", "Local"]);
-    let distributions = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+    let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
     checks::optional_one_of(errors, path, spec, "trafficDistribution", &distributions);
 }
 
