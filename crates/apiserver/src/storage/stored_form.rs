@@ -141,7 +141,7 @@ fn known_version(resource: &Resource, api_version: &str, kind: &str) -> Result<(
 
 /// Protobuf written by any server, as the version that is served.
 fn from_protobuf(resource: Option<&std::sync::Arc<Resource>>, stored: &[u8]) -> Result<Value, String> {
-    let envelope = protobuf::open(stored).map_err(|e| e.message)?;
+    let envelope = protobuf::open(stored).map_err(|e| e.message.clone())?;
     let Some(resource) = resource else {
         return Err(format!("a custom resource as protobuf ({} {})", envelope.api_version, envelope.kind));
     };
@@ -151,7 +151,7 @@ fn from_protobuf(resource: Option<&std::sync::Arc<Resource>>, stored: &[u8]) -> 
     }
     // Versions with the same fields have the same numbers: read as the one that is served.
     let schema = served_type(resource).ok_or_else(|| format!("{} has no protobuf form", resource.kind))?;
-    let mut value = protobuf::decode_as(stored, schema).map_err(|e| e.message)?;
+    let mut value = protobuf::decode_as(stored, schema).map_err(|e| e.message.clone())?;
     value["apiVersion"] = resource.api_version().into();
     Ok(value)
 }

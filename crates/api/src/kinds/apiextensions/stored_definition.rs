@@ -67,7 +67,8 @@ pub fn from_v1beta1(definition: &mut Value) {
 pub fn to_v1beta1(definition: &mut Value) {
     let Some(spec) = spec(definition) else { return };
     rename_column_paths(spec, "jsonPath", "JSONPath");
-    if let Some(first) = versions(spec).next().cloned() {
+    let first = versions(spec).next().cloned();
+    if let Some(first) = first {
         spec.insert("version".into(), first.get("name").cloned().unwrap_or_default());
         for (above, within) in SHARED {
             let shared = first.get(within);
