@@ -18,6 +18,11 @@ const VALUES: &[(&str, &[&str], &str)] = &[
     ("apps/daemon_set.rs", &["deprecated.daemonset.template.generation"], "an annotation"),
     ("admissionregistration/initializer_configuration.rs", &["initializers"], "upstream has no such kind any more"),
     (
+        "apiextensions/stored_definition.rs",
+        &["version", "validation", "webhookClientConfig"],
+        "fields of v1beta1, which is not served",
+    ),
+    (
         "admissionregistration/mutating_admission_policy.rs",
         &["mutations", "patchType", "jsonPatch", "applyConfiguration"],
         "served only behind its gate, so in the table of unserved types",

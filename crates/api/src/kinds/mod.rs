@@ -27,11 +27,17 @@ mod rbac;
 mod resource;
 mod scheduling;
 mod storage;
+#[cfg(test)]
+mod storage_form_tests;
 mod table;
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
 pub use self::apiextensions::custom_resource_definition::FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER;
+pub use self::apiextensions::stored_definition;
 pub use self::common::metadata;
 pub use self::core::pod::update as pod_update;
 pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;
@@ -63,6 +69,27 @@ pub struct Resource {
     pub verbs: Vec<Verb>,
     pub subresources: Vec<Subresource>,
     pub behavior: Arc<dyn Behavior>,
+    pub storage: StorageForm,
+}
+
+/// How objects of a resource lie in the store, as upstream's API server keeps them in etcd.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StorageForm {
+    /// Below the root of the store: `pods`, `services/specs`, `example.com/widgets`.
+    pub prefix: String,
+    /// The version they are written in, where the resource is of its storage version.
+    pub api_version: String,
+    /// Versions with the same fields, which are read as this one.
+    pub same_versions: Vec<String>,
+    /// Never protobuf.
+    pub json_only: bool,
+}
+
+impl StorageForm {
+    /// That of a custom resource.
+    pub fn custom(group: &str, plural: &str) -> Self {
+        Self { prefix: format!("{group}/{plural}"), json_only: true, ..Self::default() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,6 +166,16 @@ pub fn builtin() -> &'static [Arc<Resource>] {
 /// Resources that are there only with a feature gate.
 pub fn gated(gate: &str) -> Vec<Arc<Resource>> {
     table::gated(gate)
+}
+
+/// The built-in resource, gated ones among them, whose objects lie under `prefix` in the store: of its storage version.
+pub fn stored_under(prefix: &str) -> Option<&'static Arc<Resource>> {
+    static BY_PREFIX: LazyLock<HashMap<String, Arc<Resource>>> = LazyLock::new(|| {
+        let stored = |r: &Arc<Resource>| r.stored() && r.behavior.storage_version().is_none();
+        let all = table::resources().into_iter().chain(table::all_gated()).filter(stored);
+        all.map(|r| (r.storage.prefix.clone(), r)).collect()
+    });
+    BY_PREFIX.get(prefix)
 }
 
 /// A built-in resource by its plural name.

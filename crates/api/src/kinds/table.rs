@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{
-    Behavior, Plain, Resource, Scope, Subresource,
+    Behavior, Plain, Resource, Scope, StorageForm, Subresource,
     admissionregistration::{
         initializer_configuration::InitializerConfiguration, mutating_admission_policy::MutatingAdmissionPolicy,
         mutating_admission_policy_binding::MutatingAdmissionPolicyBinding,
@@ -74,6 +74,36 @@ struct Row {
     verbs: Verbs,
     subresources: &'static str,
     behavior: MakeBehavior,
+    storage: StorageRow,
+}
+
+/// How its objects lie in etcd, where that is not by the plural and as protobuf of the version served.
+#[derive(Clone, Copy)]
+struct StorageRow {
+    /// Empty for the plural.
+    prefix: &'static str,
+    /// The version that is written; empty for the row's own.
+    version: &'static str,
+    /// Versions with the same fields, as older servers wrote them; words apart by spaces.
+    same_versions: &'static str,
+    json_only: bool,
+}
+
+const BY_PLURAL: StorageRow = StorageRow { prefix: "", version: "", same_versions: "", json_only: false };
+/// Served as beta before, with the same fields.
+const SINCE_BETA: StorageRow = StorageRow { same_versions: "v1beta1", ..BY_PLURAL };
+
+const fn under(prefix: &'static str) -> StorageRow {
+    StorageRow { prefix, ..BY_PLURAL }
+}
+
+/// Upstream keeps these in servers of their own, which write JSON below the name of their group.
+const fn json_under(prefix: &'static str) -> StorageRow {
+    StorageRow { prefix, json_only: true, ..BY_PLURAL }
+}
+
+const fn same_as(same_versions: &'static str) -> StorageRow {
+    StorageRow { same_versions, ..BY_PLURAL }
 }
 
 /// What a row of a namespaced kind has unless it says otherwise.
@@ -87,6 +117,7 @@ const NAMESPACED: Row = Row {
     verbs: ALL,
     subresources: "",
     behavior: plain,
+    storage: BY_PLURAL,
 };
 const CLUSTER: Row = Row { scope: Scope::Cluster, ..NAMESPACED };
 
@@ -121,21 +152,21 @@ const ROWS: &[Row] = &[
     Row { api_version: "v1", kind: "Binding", plural: "bindings", verbs: CREATE, behavior: behavior::<Binding>, ..NAMESPACED },
     Row { api_version: "v1", kind: "ComponentStatus", plural: "componentstatuses", short_names: "cs", verbs: READ, behavior: behavior::<ComponentStatus>, ..CLUSTER },
     Row { api_version: "v1", kind: "ConfigMap", plural: "configmaps", short_names: "cm", behavior: behavior::<ConfigMap>, ..NAMESPACED },
-    Row { api_version: "v1", kind: "Endpoints", plural: "endpoints", short_names: "ep", behavior: behavior::<Endpoints>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "Endpoints", plural: "endpoints", short_names: "ep", behavior: behavior::<Endpoints>, storage: under("services/endpoints"), ..NAMESPACED },
     Row { api_version: "v1", kind: "Event", plural: "events", short_names: "ev", behavior: behavior::<Event<true>>, ..NAMESPACED },
     Row { api_version: "v1", kind: "LimitRange", plural: "limitranges", short_names: "limits", behavior: behavior::<LimitRange>, ..NAMESPACED },
     Row { api_version: "v1", kind: "Namespace", plural: "namespaces", short_names: "ns", verbs: NO_DELETE_COLLECTION, subresources: "finalize status", behavior: behavior::<Namespace>, ..CLUSTER },
-    Row { api_version: "v1", kind: "Node", plural: "nodes", short_names: "no", subresources: "proxy status", behavior: behavior::<Node>, ..CLUSTER },
+    Row { api_version: "v1", kind: "Node", plural: "nodes", short_names: "no", subresources: "proxy status", behavior: behavior::<Node>, storage: under("minions"), ..CLUSTER },
     Row { api_version: "v1", kind: "PersistentVolumeClaim", plural: "persistentvolumeclaims", short_names: "pvc", subresources: "status", behavior: behavior::<PersistentVolumeClaim>, ..NAMESPACED },
     Row { api_version: "v1", kind: "PersistentVolume", plural: "persistentvolumes", short_names: "pv", subresources: "status", behavior: behavior::<PersistentVolume>, ..CLUSTER },
     Row { api_version: "v1", kind: "Pod", plural: "pods", short_names: "po", categories: "all", subresources: "attach binding ephemeralcontainers eviction exec log portforward proxy resize status", behavior: behavior::<Pod>, ..NAMESPACED },
     Row { api_version: "v1", kind: "PodTemplate", plural: "podtemplates", behavior: behavior::<PodTemplate>, ..NAMESPACED },
-    Row { api_version: "v1", kind: "ReplicationController", plural: "replicationcontrollers", short_names: "rc", categories: "all", subresources: "scale status", behavior: behavior::<ReplicationController>, ..NAMESPACED },
+    Row { api_version: "v1", kind: "ReplicationController", plural: "replicationcontrollers", short_names: "rc", categories: "all", subresources: "scale status", behavior: behavior::<ReplicationController>, storage: under("controllers"), ..NAMESPACED },
     Row { api_version: "v1", kind: "ResourceQuota", plural: "resourcequotas", short_names: "quota", subresources: "status", behavior: behavior::<ResourceQuota>, ..NAMESPACED },
     Row { api_version: "v1", kind: "Secret", plural: "secrets", behavior: behavior::<Secret>, ..NAMESPACED },
     Row { api_version: "v1", kind: "ServiceAccount", plural: "serviceaccounts", short_names: "sa", subresources: "token", behavior: behavior::<ServiceAccount>, ..NAMESPACED },
-    Row { api_version: "v1", kind: "Service", plural: "services", short_names: "svc", categories: "all", subresources: "proxy status", behavior: behavior::<Service>, ..NAMESPACED },
-    Row { api_version: "apiregistration.k8s.io/v1", kind: "APIService", plural: "apiservices", categories: "api-extensions", subresources: "status", behavior: behavior::<ApiService>, ..CLUSTER },
+    Row { api_version: "v1", kind: "Service", plural: "services", short_names: "svc", categories: "all", subresources: "proxy status", behavior: behavior::<Service>, storage: under("services/specs"), ..NAMESPACED },
+    Row { api_version: "apiregistration.k8s.io/v1", kind: "APIService", plural: "apiservices", categories: "api-extensions", subresources: "status", behavior: behavior::<ApiService>, storage: json_under("apiregistration.k8s.io/apiservices"), ..CLUSTER },
     Row { api_version: "apps/v1", kind: "ControllerRevision", plural: "controllerrevisions", behavior: behavior::<ControllerRevision>, ..NAMESPACED },
     Row { api_version: "apps/v1", kind: "DaemonSet", plural: "daemonsets", short_names: "ds", categories: "all", subresources: "status", behavior: behavior::<DaemonSet>, ..NAMESPACED },
     Row { api_version: "apps/v1", kind: "Deployment", plural: "deployments", short_names: "deploy", categories: "all", subresources: "scale status", behavior: behavior::<Deployment>, ..NAMESPACED },
@@ -148,42 +179,42 @@ const ROWS: &[Row] = &[
     Row { api_version: "authorization.k8s.io/v1", kind: "SelfSubjectAccessReview", plural: "selfsubjectaccessreviews", verbs: CREATE, behavior: behavior::<SelfSubjectAccessReview>, ..CLUSTER },
     Row { api_version: "authorization.k8s.io/v1", kind: "SelfSubjectRulesReview", plural: "selfsubjectrulesreviews", verbs: CREATE, behavior: behavior::<SelfSubjectRulesReview>, ..CLUSTER },
     Row { api_version: "authorization.k8s.io/v1", kind: "SubjectAccessReview", plural: "subjectaccessreviews", verbs: CREATE, behavior: behavior::<SubjectAccessReview>, ..CLUSTER },
-    Row { api_version: "autoscaling/v2", kind: "HorizontalPodAutoscaler", plural: "horizontalpodautoscalers", short_names: "hpa", categories: "all", subresources: "status", behavior: behavior::<HorizontalPodAutoscaler>, ..NAMESPACED },
+    Row { api_version: "autoscaling/v2", kind: "HorizontalPodAutoscaler", plural: "horizontalpodautoscalers", short_names: "hpa", categories: "all", subresources: "status", behavior: behavior::<HorizontalPodAutoscaler>, storage: same_as("v2beta2"), ..NAMESPACED },
     Row { api_version: "autoscaling/v1", kind: "HorizontalPodAutoscaler", plural: "horizontalpodautoscalers", short_names: "hpa", categories: "all", subresources: "status", behavior: behavior::<HorizontalPodAutoscalerV1>, ..NAMESPACED },
-    Row { api_version: "batch/v1", kind: "CronJob", plural: "cronjobs", short_names: "cj", categories: "all", subresources: "status", behavior: behavior::<CronJob>, ..NAMESPACED },
+    Row { api_version: "batch/v1", kind: "CronJob", plural: "cronjobs", short_names: "cj", categories: "all", subresources: "status", behavior: behavior::<CronJob>, storage: SINCE_BETA, ..NAMESPACED },
     Row { api_version: "batch/v1", kind: "Job", plural: "jobs", categories: "all", subresources: "status", behavior: behavior::<Job>, ..NAMESPACED },
     Row { api_version: "certificates.k8s.io/v1", kind: "CertificateSigningRequest", plural: "certificatesigningrequests", short_names: "csr", subresources: "approval status", behavior: behavior::<CertificateSigningRequest>, ..CLUSTER },
-    Row { api_version: "networking.k8s.io/v1", kind: "IngressClass", plural: "ingressclasses", behavior: behavior::<IngressClass>, ..CLUSTER },
-    Row { api_version: "networking.k8s.io/v1", kind: "Ingress", plural: "ingresses", short_names: "ing", subresources: "status", behavior: behavior::<Ingress>, ..NAMESPACED },
-    Row { api_version: "networking.k8s.io/v1", kind: "IPAddress", plural: "ipaddresses", short_names: "ip", behavior: behavior::<IpAddress>, ..CLUSTER },
+    Row { api_version: "networking.k8s.io/v1", kind: "IngressClass", plural: "ingressclasses", behavior: behavior::<IngressClass>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "networking.k8s.io/v1", kind: "Ingress", plural: "ingresses", short_names: "ing", subresources: "status", behavior: behavior::<Ingress>, storage: under("ingress"), ..NAMESPACED },
+    Row { api_version: "networking.k8s.io/v1", kind: "IPAddress", plural: "ipaddresses", short_names: "ip", behavior: behavior::<IpAddress>, storage: SINCE_BETA, ..CLUSTER },
     Row { api_version: "networking.k8s.io/v1", kind: "NetworkPolicy", plural: "networkpolicies", short_names: "netpol", behavior: behavior::<NetworkPolicy>, ..NAMESPACED },
-    Row { api_version: "networking.k8s.io/v1", kind: "ServiceCIDR", plural: "servicecidrs", subresources: "status", behavior: behavior::<ServiceCidr>, ..CLUSTER },
-    Row { api_version: "policy/v1", kind: "PodDisruptionBudget", plural: "poddisruptionbudgets", short_names: "pdb", subresources: "status", behavior: behavior::<PodDisruptionBudget>, ..NAMESPACED },
-    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "ClusterRoleBinding", plural: "clusterrolebindings", behavior: behavior::<RoleBinding<false>>, ..CLUSTER },
-    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "ClusterRole", plural: "clusterroles", behavior: behavior::<Role<false>>, ..CLUSTER },
-    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "RoleBinding", plural: "rolebindings", behavior: behavior::<RoleBinding<true>>, ..NAMESPACED },
-    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "Role", plural: "roles", behavior: behavior::<Role<true>>, ..NAMESPACED },
-    Row { api_version: "storage.k8s.io/v1", kind: "CSIDriver", plural: "csidrivers", behavior: behavior::<CsiDriver>, ..CLUSTER },
-    Row { api_version: "storage.k8s.io/v1", kind: "CSINode", plural: "csinodes", behavior: behavior::<CsiNode>, ..CLUSTER },
-    Row { api_version: "storage.k8s.io/v1", kind: "CSIStorageCapacity", plural: "csistoragecapacities", behavior: behavior::<CsiStorageCapacity>, ..NAMESPACED },
-    Row { api_version: "storage.k8s.io/v1", kind: "StorageClass", plural: "storageclasses", short_names: "sc", behavior: behavior::<StorageClass>, ..CLUSTER },
-    Row { api_version: "storage.k8s.io/v1", kind: "VolumeAttachment", plural: "volumeattachments", subresources: "status", behavior: behavior::<VolumeAttachment>, ..CLUSTER },
-    Row { api_version: "storage.k8s.io/v1", kind: "VolumeAttributesClass", plural: "volumeattributesclasses", short_names: "vac", behavior: behavior::<VolumeAttributesClass>, ..CLUSTER },
+    Row { api_version: "networking.k8s.io/v1", kind: "ServiceCIDR", plural: "servicecidrs", subresources: "status", behavior: behavior::<ServiceCidr>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "policy/v1", kind: "PodDisruptionBudget", plural: "poddisruptionbudgets", short_names: "pdb", subresources: "status", behavior: behavior::<PodDisruptionBudget>, storage: SINCE_BETA, ..NAMESPACED },
+    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "ClusterRoleBinding", plural: "clusterrolebindings", behavior: behavior::<RoleBinding<false>>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "ClusterRole", plural: "clusterroles", behavior: behavior::<Role<false>>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "RoleBinding", plural: "rolebindings", behavior: behavior::<RoleBinding<true>>, storage: SINCE_BETA, ..NAMESPACED },
+    Row { api_version: "rbac.authorization.k8s.io/v1", kind: "Role", plural: "roles", behavior: behavior::<Role<true>>, storage: SINCE_BETA, ..NAMESPACED },
+    Row { api_version: "storage.k8s.io/v1", kind: "CSIDriver", plural: "csidrivers", behavior: behavior::<CsiDriver>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "storage.k8s.io/v1", kind: "CSINode", plural: "csinodes", behavior: behavior::<CsiNode>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "storage.k8s.io/v1", kind: "CSIStorageCapacity", plural: "csistoragecapacities", behavior: behavior::<CsiStorageCapacity>, storage: SINCE_BETA, ..NAMESPACED },
+    Row { api_version: "storage.k8s.io/v1", kind: "StorageClass", plural: "storageclasses", short_names: "sc", behavior: behavior::<StorageClass>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "storage.k8s.io/v1", kind: "VolumeAttachment", plural: "volumeattachments", subresources: "status", behavior: behavior::<VolumeAttachment>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "storage.k8s.io/v1", kind: "VolumeAttributesClass", plural: "volumeattributesclasses", short_names: "vac", behavior: behavior::<VolumeAttributesClass>, storage: StorageRow { version: "v1beta1", same_versions: "v1beta1 v1alpha1", ..BY_PLURAL }, ..CLUSTER },
     Row { api_version: "admissionregistration.k8s.io/v1", kind: "MutatingWebhookConfiguration", plural: "mutatingwebhookconfigurations", categories: "api-extensions", behavior: behavior::<WebhookConfiguration<true>>, ..CLUSTER },
-    Row { api_version: "admissionregistration.k8s.io/v1", kind: "ValidatingAdmissionPolicy", plural: "validatingadmissionpolicies", categories: "api-extensions", subresources: "status", behavior: behavior::<ValidatingAdmissionPolicy>, ..CLUSTER },
-    Row { api_version: "admissionregistration.k8s.io/v1", kind: "ValidatingAdmissionPolicyBinding", plural: "validatingadmissionpolicybindings", categories: "api-extensions", behavior: behavior::<ValidatingAdmissionPolicyBinding>, ..CLUSTER },
+    Row { api_version: "admissionregistration.k8s.io/v1", kind: "ValidatingAdmissionPolicy", plural: "validatingadmissionpolicies", categories: "api-extensions", subresources: "status", behavior: behavior::<ValidatingAdmissionPolicy>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "admissionregistration.k8s.io/v1", kind: "ValidatingAdmissionPolicyBinding", plural: "validatingadmissionpolicybindings", categories: "api-extensions", behavior: behavior::<ValidatingAdmissionPolicyBinding>, storage: SINCE_BETA, ..CLUSTER },
     Row { api_version: "admissionregistration.k8s.io/v1", kind: "ValidatingWebhookConfiguration", plural: "validatingwebhookconfigurations", categories: "api-extensions", behavior: behavior::<WebhookConfiguration<false>>, ..CLUSTER },
-    Row { api_version: "apiextensions.k8s.io/v1", kind: "CustomResourceDefinition", plural: "customresourcedefinitions", short_names: "crd crds", categories: "api-extensions", subresources: "status", behavior: behavior::<CustomResourceDefinition>, ..CLUSTER },
-    Row { api_version: "scheduling.k8s.io/v1", kind: "PriorityClass", plural: "priorityclasses", short_names: "pc", behavior: behavior::<PriorityClass>, ..CLUSTER },
-    Row { api_version: "coordination.k8s.io/v1", kind: "Lease", plural: "leases", behavior: behavior::<Lease>, ..NAMESPACED },
-    Row { api_version: "node.k8s.io/v1", kind: "RuntimeClass", plural: "runtimeclasses", behavior: behavior::<RuntimeClass>, ..CLUSTER },
+    Row { api_version: "apiextensions.k8s.io/v1", kind: "CustomResourceDefinition", plural: "customresourcedefinitions", short_names: "crd crds", categories: "api-extensions", subresources: "status", behavior: behavior::<CustomResourceDefinition>, storage: StorageRow { version: "v1beta1", ..json_under("apiextensions.k8s.io/customresourcedefinitions") }, ..CLUSTER },
+    Row { api_version: "scheduling.k8s.io/v1", kind: "PriorityClass", plural: "priorityclasses", short_names: "pc", behavior: behavior::<PriorityClass>, storage: SINCE_BETA, ..CLUSTER },
+    Row { api_version: "coordination.k8s.io/v1", kind: "Lease", plural: "leases", behavior: behavior::<Lease>, storage: SINCE_BETA, ..NAMESPACED },
+    Row { api_version: "node.k8s.io/v1", kind: "RuntimeClass", plural: "runtimeclasses", behavior: behavior::<RuntimeClass>, storage: SINCE_BETA, ..CLUSTER },
     Row { api_version: "discovery.k8s.io/v1", kind: "EndpointSlice", plural: "endpointslices", behavior: behavior::<EndpointSlice>, ..NAMESPACED },
-    Row { api_version: "resource.k8s.io/v1", kind: "DeviceClass", plural: "deviceclasses", behavior: behavior::<DeviceClass>, ..CLUSTER },
-    Row { api_version: "resource.k8s.io/v1", kind: "ResourceClaim", plural: "resourceclaims", subresources: "status", behavior: behavior::<ResourceClaim>, ..NAMESPACED },
-    Row { api_version: "resource.k8s.io/v1", kind: "ResourceClaimTemplate", plural: "resourceclaimtemplates", behavior: behavior::<ResourceClaimTemplate>, ..NAMESPACED },
-    Row { api_version: "resource.k8s.io/v1", kind: "ResourceSlice", plural: "resourceslices", behavior: behavior::<ResourceSlice>, ..CLUSTER },
-    Row { api_version: "flowcontrol.apiserver.k8s.io/v1", kind: "FlowSchema", plural: "flowschemas", subresources: "status", behavior: behavior::<FlowSchema>, ..CLUSTER },
-    Row { api_version: "flowcontrol.apiserver.k8s.io/v1", kind: "PriorityLevelConfiguration", plural: "prioritylevelconfigurations", subresources: "status", behavior: behavior::<PriorityLevelConfiguration>, ..CLUSTER },
+    Row { api_version: "resource.k8s.io/v1", kind: "DeviceClass", plural: "deviceclasses", behavior: behavior::<DeviceClass>, storage: same_as("v1beta2"), ..CLUSTER },
+    Row { api_version: "resource.k8s.io/v1", kind: "ResourceClaim", plural: "resourceclaims", subresources: "status", behavior: behavior::<ResourceClaim>, storage: same_as("v1beta2"), ..NAMESPACED },
+    Row { api_version: "resource.k8s.io/v1", kind: "ResourceClaimTemplate", plural: "resourceclaimtemplates", behavior: behavior::<ResourceClaimTemplate>, storage: same_as("v1beta2"), ..NAMESPACED },
+    Row { api_version: "resource.k8s.io/v1", kind: "ResourceSlice", plural: "resourceslices", behavior: behavior::<ResourceSlice>, storage: same_as("v1beta2"), ..CLUSTER },
+    Row { api_version: "flowcontrol.apiserver.k8s.io/v1", kind: "FlowSchema", plural: "flowschemas", subresources: "status", behavior: behavior::<FlowSchema>, storage: same_as("v1beta3"), ..CLUSTER },
+    Row { api_version: "flowcontrol.apiserver.k8s.io/v1", kind: "PriorityLevelConfiguration", plural: "prioritylevelconfigurations", subresources: "status", behavior: behavior::<PriorityLevelConfiguration>, storage: same_as("v1beta3"), ..CLUSTER },
 ];
 
 /// `status` is not listed: its body is of the parent's own type.
@@ -210,13 +241,18 @@ const SUBRESOURCES: &[SubresourceRow] = &[
 #[rustfmt::skip]
 const GATED_ROWS: &[(&str, Row)] = &[
     (INITIALIZERS, Row { api_version: "admissionregistration.k8s.io/v1alpha1", kind: "InitializerConfiguration", plural: "initializerconfigurations", behavior: behavior::<InitializerConfiguration>, ..CLUSTER }),
-    (MUTATING_ADMISSION_POLICY, Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicy", plural: "mutatingadmissionpolicies", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicy>, ..CLUSTER }),
-    (MUTATING_ADMISSION_POLICY, Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicyBinding", plural: "mutatingadmissionpolicybindings", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicyBinding>, ..CLUSTER }),
+    (MUTATING_ADMISSION_POLICY, Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicy", plural: "mutatingadmissionpolicies", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicy>, storage: same_as("v1alpha1"), ..CLUSTER }),
+    (MUTATING_ADMISSION_POLICY, Row { api_version: "admissionregistration.k8s.io/v1beta1", kind: "MutatingAdmissionPolicyBinding", plural: "mutatingadmissionpolicybindings", categories: "api-extensions", behavior: behavior::<MutatingAdmissionPolicyBinding>, storage: same_as("v1alpha1"), ..CLUSTER }),
 ];
 
 /// The rows of a feature gate.
 pub fn gated(gate: &str) -> Vec<Arc<Resource>> {
     GATED_ROWS.iter().filter(|(of, _)| *of == gate).map(|(_, row)| Arc::new(resource(row))).collect()
+}
+
+/// The rows of every feature gate.
+pub fn all_gated() -> Vec<Arc<Resource>> {
+    GATED_ROWS.iter().map(|(_, row)| Arc::new(resource(row))).collect()
 }
 
 pub fn resources() -> Vec<Arc<Resource>> {
@@ -239,6 +275,21 @@ fn resource(row: &Row) -> Resource {
         verbs: row.verbs.to_vec(),
         subresources: row.subresources.split_whitespace().map(|name| subresource(row, name)).collect(),
         behavior: (row.behavior)(),
+        storage: storage_form(row),
+    }
+}
+
+fn storage_form(row: &Row) -> StorageForm {
+    let prefix = if row.storage.prefix.is_empty() { row.plural } else { row.storage.prefix };
+    let version = match (row.storage.version, split(row.api_version)) {
+        ("", _) => row.api_version.to_string(),
+        (version, (group, _)) => format!("{group}/{version}"),
+    };
+    StorageForm {
+        prefix: prefix.to_string(),
+        api_version: version,
+        same_versions: row.storage.same_versions.split_whitespace().map(str::to_string).collect(),
+        json_only: row.storage.json_only,
     }
 }
 

@@ -16,6 +16,8 @@ type Misfit = String;
 pub(super) struct Encoder<'s> {
     pub(super) schema: &'s Schema,
     pub(super) out: Writer,
+    /// A field was met that its message does not have.
+    pub(super) unknown: bool,
 }
 
 impl<'s> Encoder<'s> {
@@ -27,6 +29,8 @@ impl<'s> Encoder<'s> {
             other => return Err(format!("{} cannot be {other}", self.schema.get(id).name)),
         };
         let of = self.schema.get(id);
+        // `kind` and `apiVersion` of an object are in its envelope.
+        self.unknown |= map.keys().any(|name| of.field(name).is_none());
         self.fields(&of.fields, &of.wire_order, 0, map)
     }
 

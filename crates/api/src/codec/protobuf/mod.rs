@@ -34,11 +34,18 @@ pub fn encode(schema: &Schema, id: TypeId, value: &Value) -> Result<Vec<u8>, Api
         let name = &schema.get(id).name;
         return Err(ApiError::internal(format!("{name} has no protobuf form")));
     }
-    let mut encoder = encode::Encoder { schema, out: Writer::default() };
+    let mut encoder = encode::Encoder { schema, out: Writer::default(), unknown: false };
     encoder
         .message(id, value)
         .map_err(|e| ApiError::internal(format!("failed to encode {}: {e}", schema.get(id).name)))?;
     Ok(encoder.out.finish())
+}
+
+/// As `encode`, or nothing if some field of `value` has no place in the message.
+pub fn encode_lossless(schema: &Schema, id: TypeId, value: &Value) -> Option<Vec<u8>> {
+    let mut encoder = encode::Encoder { schema, out: Writer::default(), unknown: false };
+    encoder.message(id, value).ok()?;
+    (!encoder.unknown).then(|| encoder.out.finish())
 }
 
 /// A built-in object by its own `apiVersion` and `kind`, in its envelope.
@@ -138,6 +145,15 @@ pub fn decode(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<Value, 
     })
 }
 
+/// As `decode`, of the type that is given, whatever the envelope says.
+pub fn decode_as(bytes: &[u8], (schema, id): (&Schema, TypeId)) -> Result<Value, ApiError> {
+    let envelope = open(bytes)?;
+    if envelope.content_type == "application/json" {
+        return super::decode_json(envelope.raw, Some((schema, id))).map(|d| d.value);
+    }
+    decode_message(schema, id, &envelope).map_err(|e| ApiError::bad_request(format!("{}: {e}", envelope.kind)))
+}
+
 fn decode_message(schema: &Schema, id: TypeId, envelope: &Envelope<'_>) -> Result<Value, String> {
     decode_at(schema, id, envelope, 0)
 }
@@ -176,7 +192,7 @@ pub fn list(api_version: &str, list_kind: &str, metadata: &Value, items: &[&[u8]
     let mut out = Writer::with_capacity(items_bytes + LIST_HEAD_BYTES);
     open_envelope(&mut out);
     let raw = out.len();
-    let mut encoder = encode::Encoder { schema, out };
+    let mut encoder = encode::Encoder { schema, out, unknown: false };
     items.iter().rev().for_each(|item| encoder.out.bytes(2, item));
     let start = encoder.out.len();
     encoder.message(list_meta, metadata).map_err(ApiError::internal)?;
