@@ -2,6 +2,8 @@
 //! Used by the API server's metrics and by tests.
 //! What a layer does not say itself reaches the inner store; every method is here, none by `Store`'s defaults.
 
+use std::borrow::Cow;
+
 use async_trait::async_trait;
 
 use crate::{Outcome, Range, RangeResult, Record, RepairSource, Revision, Store, StoreError, Transaction, WatchStream};
@@ -33,12 +35,20 @@ pub trait StoreLayer: Send + Sync + 'static {
     fn repair_from(&self, source: RepairSource) {
         self.inner().repair_from(source);
     }
+
+    async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError> {
+        self.inner().deadlines(start, end).await
+    }
 }
 
 #[async_trait]
 impl<L: StoreLayer> Store for L {
     fn is_shared(&self) -> bool {
         self.inner().is_shared()
+    }
+
+    fn stored_key<'k>(&self, key: &'k str) -> Cow<'k, str> {
+        self.inner().stored_key(key)
     }
 
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
@@ -78,6 +88,6 @@ impl<L: StoreLayer> Store for L {
     }
 
     async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError> {
-        self.inner().deadlines(start, end).await
+        StoreLayer::deadlines(self, start, end).await
     }
 }

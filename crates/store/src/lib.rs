@@ -15,11 +15,11 @@ mod mvcc;
 
 pub use backup::{backup, restore};
 pub use embedded::{CheckReport, EmbeddedStore, LostRecord, SalvageReport, check, salvage};
-pub use etcd::{EtcdStore, EtcdTls};
+pub use etcd::{EtcdStore, EtcdTls, KeySpace};
 pub use layer::StoreLayer;
 pub use memory::MemoryStore;
 
-use std::{pin::Pin, time::Duration};
+use std::{borrow::Cow, pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -187,6 +187,10 @@ pub trait Store: Send + Sync + 'static {
     /// Whether other processes may be on it at the same time.
     fn is_shared(&self) -> bool {
         false
+    }
+    /// Where the value of `key` really lies, as others see it who are on the same store.
+    fn stored_key<'k>(&self, key: &'k str) -> Cow<'k, str> {
+        Cow::Borrowed(key)
     }
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError>;
     async fn range(&self, range: Range) -> Result<RangeResult, StoreError>;

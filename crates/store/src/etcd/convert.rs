@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use etcd_client::{KeyValue, ResponseHeader};
 
+use super::key_space::KeyReader;
 use crate::{Change, Event, Operation, Record, Revision, StoreError, Transaction};
 
 /// etcd's default `--max-request-bytes`.
@@ -58,19 +59,13 @@ pub(super) fn revision_of(header: Option<&ResponseHeader>) -> Revision {
     header.map_or(0, |header| header.revision().max(0) as u64)
 }
 
-/// The key as our callers know it.
-pub(super) fn key(prefix: &str, key: &[u8]) -> String {
-    let key = String::from_utf8_lossy(key);
-    key.strip_prefix(prefix).map_or_else(|| key.to_string(), ToString::to_string)
-}
-
-pub(super) fn record(prefix: &str, kv: KeyValue) -> Record {
+pub(super) fn record(reader: &KeyReader, kv: KeyValue) -> Record {
     let (create_revision, mod_revision) = (kv.create_revision() as u64, kv.mod_revision() as u64);
     let (raw, value) = kv.into_key_value();
-    Record { key: key(prefix, &raw), value: value.into(), create_revision, mod_revision }
+    Record { key: reader.key(&raw), value: value.into(), create_revision, mod_revision }
 }
 
-pub(super) fn event(prefix: &str, event: &etcd_client::Event) -> Option<Event> {
+pub(super) fn event(reader: &KeyReader, event: &etcd_client::Event) -> Option<Event> {
     let kv = event.kv()?;
     let change = match event.event_type() {
         etcd_client::EventType::Put => Change::Put {
@@ -81,5 +76,5 @@ pub(super) fn event(prefix: &str, event: &etcd_client::Event) -> Option<Event> {
             Change::Delete { previous: event.prev_kv().map(|previous| Bytes::copy_from_slice(previous.value())) }
         }
     };
-    Some(Event { revision: kv.mod_revision() as u64, key: key(prefix, kv.key()), change })
+    Some(Event { revision: kv.mod_revision() as u64, key: reader.key(kv.key()), change })
 }

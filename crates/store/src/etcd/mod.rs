@@ -1,13 +1,15 @@
 //! A store in an etcd cluster, for more than one API server.
-//! `watch` follows changes across reconnects, `lease` gives keys a time to live, `compaction` forgets, `convert` maps what etcd says.
+//! `watch` follows changes across reconnects, `lease` gives keys a time to live, `key_space` says where keys lie,
+//! `compaction` forgets, `convert` maps what etcd says.
 //! It keeps no data of its own; every answer is etcd's.
 
 mod compaction;
 mod convert;
+mod key_space;
 mod lease;
 mod watch;
 
-use std::{collections::HashMap, future::Future, time::Duration};
+use std::{borrow::Cow, collections::HashMap, future::Future, time::Duration};
 
 use async_trait::async_trait;
 use env::Env;
@@ -21,6 +23,7 @@ use crate::{
 };
 use convert::{Refusal, refusal, revision_of};
 use futures::future::BoxFuture;
+pub use key_space::KeySpace;
 use lease::Leases;
 
 /// A request that takes longer has failed.
@@ -44,7 +47,7 @@ pub struct EtcdTls {
 
 pub struct EtcdStore {
     client: Client,
-    prefix: String,
+    keys: KeySpace,
     env: Env,
     leases: Leases,
     compaction: tokio::task::JoinHandle<()>,
@@ -57,24 +60,25 @@ impl Drop for EtcdStore {
 }
 
 impl EtcdStore {
-    /// `prefix` goes before every key, so that several clusters can share one etcd; usually empty.
+    /// Several clusters can share one etcd if each has its own part of the keys.
     pub fn connect<'a>(
         endpoints: &'a [String],
-        prefix: &'a str,
+        keys: impl Into<KeySpace>,
         tls: Option<EtcdTls>,
         env: Env,
     ) -> BoxFuture<'a, Result<Self, StoreError>> {
-        Box::pin(Self::connect_keeping(compaction::INTERVAL, endpoints, prefix, tls, env))
+        Box::pin(Self::connect_keeping(compaction::INTERVAL, endpoints, keys.into(), tls, env))
     }
 
     /// As `connect`, with history kept for `history_age` (at most twice that).
     pub async fn connect_keeping(
         history_age: Duration,
         endpoints: &[String],
-        prefix: &str,
+        keys: impl Into<KeySpace>,
         tls: Option<EtcdTls>,
         env: Env,
     ) -> Result<Self, StoreError> {
+        let keys = keys.into();
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_keep_alive(KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT)
@@ -88,18 +92,14 @@ impl EtcdStore {
         let client = Client::connect(endpoints, Some(options)).await.map_err(|e| failed(e.to_string()))?;
         let leases = Leases::new(env.clone());
         let compaction = env.spawn(compaction::run(client.clone(), env.clone(), history_age));
-        let store = Self { client, prefix: prefix.to_string(), env, leases, compaction };
+        let store = Self { client, keys, env, leases, compaction };
         // Connecting is lazy: ask something, so that a wrong endpoint is told here and not by the first request.
         store.revision().await.map_err(|e| failed(e.to_string()))?;
         Ok(store)
     }
 
     fn key(&self, key: &str) -> String {
-        // etcd has no empty key; the smallest one stands for it as the start of a range.
-        match format!("{}{key}", self.prefix) {
-            full if full.is_empty() => "\0".to_string(),
-            full => full,
-        }
+        self.keys.full(key).into_owned()
     }
 
     async fn get_range(&self, key: &str, options: GetOptions) -> Result<etcd_client::GetResponse, StoreError> {
@@ -184,9 +184,13 @@ impl Store for EtcdStore {
         true
     }
 
+    fn stored_key<'k>(&self, key: &'k str) -> Cow<'k, str> {
+        self.keys.shown(key)
+    }
+
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
         let mut answer = self.get_range(&self.key(key), GetOptions::new()).await?;
-        Ok(answer.take_kvs().into_iter().next().map(|kv| convert::record(&self.prefix, kv)))
+        Ok(answer.take_kvs().into_iter().next().map(|kv| convert::record(&self.keys.reader(key), kv)))
     }
 
     async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
@@ -207,7 +211,8 @@ impl Store for EtcdStore {
         };
         let current = revision_of(answer.header());
         let total = answer.count() as u64;
-        let records: Vec<Record> = answer.take_kvs().into_iter().map(|kv| convert::record(&self.prefix, kv)).collect();
+        let reader = self.keys.reader(&range.start);
+        let records: Vec<Record> = answer.take_kvs().into_iter().map(|kv| convert::record(&reader, kv)).collect();
         Ok(RangeResult {
             remaining: total.saturating_sub(records.len() as u64),
             records,
@@ -242,9 +247,11 @@ impl Store for EtcdStore {
             if answer.succeeded() {
                 return Ok(Outcome::Done { first: revision, revision });
             }
-            let current = answer.op_responses().into_iter().map(|response| match response {
+            let compared = answer.op_responses().into_iter().zip(&transaction.compare);
+            let current = compared.map(|(response, compare)| match response {
                 etcd_client::TxnOpResponse::Get(mut read) => {
-                    read.take_kvs().into_iter().next().map(|kv| convert::record(&self.prefix, kv))
+                    let reader = self.keys.reader(&compare.key);
+                    read.take_kvs().into_iter().next().map(|kv| convert::record(&reader, kv))
                 }
                 _ => None,
             });
@@ -262,7 +269,7 @@ impl Store for EtcdStore {
             return Ok(Box::pin(futures::stream::pending()));
         }
         let range = (self.key(start), self.key(end));
-        watch::follow(self.client.clone(), self.env.clone(), self.prefix.clone(), range, from).await
+        watch::follow(self.client.clone(), self.env.clone(), self.keys.reader(start), range, from).await
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
@@ -293,6 +300,7 @@ impl Store for EtcdStore {
         }
         let options = GetOptions::new().with_range(self.key(end)).with_keys_only();
         let answer = self.get_range(&self.key(start), options).await?;
+        let reader = self.keys.reader(start);
         let mut ends: HashMap<i64, u64> = HashMap::new();
         let mut deadlines = Vec::new();
         for kv in answer.kvs().iter().filter(|kv| kv.lease() != 0) {
@@ -306,7 +314,7 @@ impl Store for EtcdStore {
                     at
                 }
             };
-            deadlines.push((convert::key(&self.prefix, kv.key()), at));
+            deadlines.push((reader.key(kv.key()), at));
         }
         Ok(deadlines)
     }

@@ -14,6 +14,7 @@ use etcd_client::{Client, WatchOptions, WatchResponse};
 use super::{
     MESSAGE_BYTES, REQUEST_TIMEOUT,
     convert::{self, revision_of},
+    key_space::KeyReader,
 };
 use crate::{Event, Revision, StoreError, WatchItem, WatchStream};
 
@@ -24,7 +25,7 @@ const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Durat
 struct Follower {
     client: Client,
     env: Env,
-    prefix: String,
+    reader: KeyReader,
     range: (String, String),
     /// The first revision not delivered yet.
     next: Revision,
@@ -38,13 +39,13 @@ struct Follower {
 pub(super) async fn follow(
     client: Client,
     env: Env,
-    prefix: String,
+    reader: KeyReader,
     range: (String, String),
     from: Revision,
 ) -> Result<WatchStream, StoreError> {
     let ready = VecDeque::new();
     let mut follower =
-        Follower { client, env, prefix, range, next: from, stream: None, ready, lost: None, ended: false };
+        Follower { client, env, reader, range, next: from, stream: None, ready, lost: None, ended: false };
     follower.connect().await?;
     Ok(Box::pin(futures::stream::unfold(follower, |mut follower| async move {
         if follower.ended {
@@ -122,7 +123,7 @@ impl Follower {
         let mut revisions: Vec<Vec<Event>> = Vec::new();
         let (start, end) = (self.range.0.as_bytes(), self.range.1.as_bytes());
         let inside = |event: &&etcd_client::Event| event.kv().is_some_and(|kv| (start..end).contains(&kv.key()));
-        for event in answer.events().iter().filter(inside).filter_map(|event| convert::event(&self.prefix, event)) {
+        for event in answer.events().iter().filter(inside).filter_map(|event| convert::event(&self.reader, event)) {
             // What was delivered before a reconnect may come again.
             if event.revision < self.next {
                 continue;

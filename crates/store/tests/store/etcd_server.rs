@@ -81,7 +81,7 @@ impl Drop for EtcdServer {
 }
 
 /// Below the ports of outgoing connections: one of those could take it before etcd does, or while etcd is away.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(16);
     let mut ports = (0..10_000).map(|_| 20_000 + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000);
