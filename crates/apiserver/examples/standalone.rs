@@ -1,6 +1,6 @@
-//! An API server alone, with a kubeconfig for stock clients: `standalone PORT KUBECONFIG [DIRECTORY]`.
+//! An API server alone, with a kubeconfig for stock clients: `standalone PORT KUBECONFIG [DIRECTORY | etcd=URL]`.
 //! For trying things out and for measuring by hand; `minke` is the product.
-//! Keeps nothing without a directory.
+//! Keeps nothing without a directory or an etcd.
 
 use std::{error::Error, sync::Arc};
 
@@ -72,6 +72,10 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     std::fs::write(&kubeconfig, text)?;
     let env = Env::real();
     let store: Arc<dyn store::Store> = match arguments.next() {
+        Some(etcd) if etcd.starts_with("etcd=") => {
+            let servers = [etcd.trim_start_matches("etcd=").to_string()];
+            Arc::new(store::EtcdStore::connect(&servers, "", None, env.clone()).await?)
+        }
         Some(directory) => Arc::new(store::EmbeddedStore::open(directory, env.clone())?),
         None => Arc::new(store::MemoryStore::new(env.clone())),
     };

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use api::{Resource, Scope, Verb, kinds::Subresource};
+use api::{
+    Resource, Scope, Verb,
+    kinds::{StorageForm, Subresource},
+};
 
 use super::{
     behavior::CustomBehavior,
@@ -65,9 +68,10 @@ fn version(definition: &Value, version: &Value, storage_version: &StorageVersion
         verbs: Verb::RESOURCE.to_vec(),
         subresources,
         behavior: Arc::new(behavior),
+        storage: StorageForm::custom(group, text(names, "plural")),
     };
     Served {
-        prefix: storage::custom_prefix(group, &resource.plural),
+        prefix: storage::prefix(&resource),
         resource: Arc::new(resource),
         schema: Some((SchemaRef::Custom(Arc::new(schema)), root)),
         storage_version: storage_version.clone(),

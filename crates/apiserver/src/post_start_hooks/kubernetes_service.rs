@@ -19,11 +19,11 @@ use super::ControlLoop;
 use crate::{
     registry::service_address,
     server::{config::Config, loopback, pipeline::ApiServer},
-    storage::watch_cache::store_error,
+    storage::{self, watch_cache::store_error},
 };
 
-/// Where servers on one store say that they live.
-const SERVERS: &str = "/masterleases/";
+/// Where servers on one store say that they live, upstream's among them: an Endpoints for each address.
+const SERVERS: &str = "/registry/masterleases/";
 const LEASE_DURATION_SECONDS: u64 = 15;
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -126,18 +126,37 @@ async fn living(server: &ApiServer) -> Result<Vec<SocketAddr>, ApiError> {
     if !store.is_shared() {
         return Ok(vec![own]);
     }
-    let put = Operation::Put {
-        key: format!("{SERVERS}{own}"),
-        value: Default::default(),
-        ttl_seconds: Some(LEASE_DURATION_SECONDS),
-    };
-    store.transact(Transaction { compare: Vec::new(), operations: vec![put] }).await.map_err(store_error)?;
     let range = Range { start: SERVERS.into(), end: prefix_end(SERVERS), limit: 0, revision: None };
-    let found = store.range(range).await.map_err(store_error)?;
-    let mut servers: Vec<SocketAddr> =
-        found.records.iter().filter_map(|record| record.key.strip_prefix(SERVERS)?.parse().ok()).collect();
+    let found = store.range(range).await.map_err(store_error)?.records;
+    let leases: Vec<Value> = found.iter().filter_map(|record| storage::bookkeeping_value(&record.value)).collect();
+    let mut servers: Vec<SocketAddr> = leases.iter().filter_map(|lease| leased(lease, own.port())).collect();
+    // An address has one lease. Of several servers behind it, the one of the lowest port keeps it.
+    if !servers.iter().any(|other| other.ip() == own.ip() && other.port() < own.port()) {
+        let put = Operation::Put {
+            key: format!("{SERVERS}{}", own.ip()),
+            value: storage::encode(&lease(own)),
+            ttl_seconds: Some(LEASE_DURATION_SECONDS),
+        };
+        store.transact(Transaction { compare: Vec::new(), operations: vec![put] }).await.map_err(store_error)?;
+        servers.retain(|other| other.ip() != own.ip());
+        servers.push(own);
+    }
     servers.sort();
     Ok(servers)
+}
+
+/// What upstream's servers read of it is the address; they all have one port.
+fn lease(server: SocketAddr) -> Value {
+    let subset = json!({ "addresses": [{ "ip": server.ip().to_string() }], "ports": [{ "port": server.port() }] });
+    json!({ "kind": "Endpoints", "apiVersion": "v1", "metadata": {}, "subsets": [subset] })
+}
+
+/// `port` is that of a server that did not say.
+fn leased(lease: &Value, port: u16) -> Option<SocketAddr> {
+    let subset = &lease["subsets"][0];
+    let ip: IpAddr = subset["addresses"][0]["ip"].as_str()?.parse().ok()?;
+    let own = subset["ports"][0]["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+    Some(SocketAddr::new(ip, own.unwrap_or(port)))
 }
 
 /// Those of the first one's port and family: all endpoints have one port. Pods can't reach a loopback address.

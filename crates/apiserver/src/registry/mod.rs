@@ -15,6 +15,7 @@ mod eviction;
 mod json_path;
 mod managed;
 mod namespace;
+mod node_port_range;
 mod object_meta;
 mod options;
 mod patch;
@@ -54,6 +55,8 @@ use crate::{
     storage::{cluster::Cluster, watch_cache::store_error},
 };
 
+use node_port_range::{NodePortRange, PortChanges};
+
 pub use object_meta::timestamp;
 pub use selection::Selection;
 pub use service::{Allocations, nth as service_address};
@@ -70,6 +73,9 @@ pub struct Registry {
     /// Which watches are open, for what a write takes.
     pub watches: Arc<WatchTracker>,
 }
+
+/// How often a write is tried again because another Service changed the range of node ports.
+const PORT_RANGE_ATTEMPTS_MAX: usize = 100;
 
 /// Why a write did not happen: what is there instead.
 pub struct Superseded(pub Option<Arc<Object>>);
@@ -235,25 +241,65 @@ impl Registry {
             Some(_) => Operation::Put { key: key.to_string(), value: value.clone(), ttl_seconds },
             None => Operation::Delete { key: key.to_string() },
         };
+        let mut ports = PortChanges::default();
+        let (mut places, mut more, mut others) = ((0..more.len()).collect::<Vec<_>>(), more, others);
+        if self.cluster.store.is_shared() {
+            // Upstream's servers know of the range only, and would leave a port's own key behind.
+            ports = PortChanges::of(&more, &others);
+            places.retain(|place| !more[*place].key.starts_with(service::NODE_PORTS));
+            more.retain(|compare| !compare.key.starts_with(service::NODE_PORTS));
+            others.retain(|operation| !operation.key().starts_with(service::NODE_PORTS));
+        }
         let mut compare = vec![Compare { key: key.to_string(), mod_revision: expected }];
         compare.extend(more);
         let mut operations = vec![operation];
         operations.extend(others);
-        match self.cluster.store.transact(Transaction { compare, operations }).await.map_err(store_error)? {
-            // The object is the first operation.
-            Outcome::Done { first, .. } => Ok(Ok((value, first))),
-            Outcome::Conflict { current, .. } => {
-                let mut current = current.into_iter();
-                let own = current.next().flatten();
-                if own.as_ref().map_or(0, |r| r.mod_revision) == expected
-                    && let Some(place) = current.position(|other| other.is_some())
-                {
-                    return Ok(Err(Err(AllocationConflict(place))));
+        let mut whole = Transaction { compare, operations };
+        for _ in 0..PORT_RANGE_ATTEMPTS_MAX {
+            let mut transaction = if ports.is_empty() { std::mem::take(&mut whole) } else { whole.clone() };
+            if !ports.is_empty()
+                && let Err(place) = self.write_port_range(&ports, &mut transaction).await?
+            {
+                return Ok(Err(Err(AllocationConflict(place))));
+            }
+            match self.cluster.store.transact(transaction).await.map_err(store_error)? {
+                // The object is the first operation.
+                Outcome::Done { first, .. } => return Ok(Ok((value, first))),
+                Outcome::Conflict { current, .. } => {
+                    let mut current = current.into_iter();
+                    let own = current.next().flatten();
+                    let unchanged = own.as_ref().map_or(0, |r| r.mod_revision) == expected;
+                    let taken = places.iter().zip(current).find(|(_, other)| other.is_some());
+                    if unchanged && let Some((place, _)) = taken {
+                        return Ok(Err(Err(AllocationConflict(*place))));
+                    }
+                    if unchanged && !ports.is_empty() {
+                        // Another server took or freed a port.
+                        continue;
+                    }
+                    let object = own.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?;
+                    return Ok(Err(Ok(Superseded(object.map(Arc::new)))));
                 }
-                let object = own.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?;
-                Ok(Err(Ok(Superseded(object.map(Arc::new)))))
             }
         }
+        Err(ApiError::internal("cannot allocate resources of type servicenodeportallocations at this time"))
+    }
+
+    /// Adds the bitmap of node ports to a transaction. `Err` has the place of a port that somebody has.
+    async fn write_port_range(
+        &self,
+        ports: &PortChanges,
+        transaction: &mut Transaction,
+    ) -> Result<Result<(), usize>, ApiError> {
+        let record = self.cluster.store.get(node_port_range::KEY).await.map_err(store_error)?;
+        let mut range = NodePortRange::read(record.as_ref(), &self.config.node_ports)?;
+        if let Err(place) = range.apply(ports) {
+            return Ok(Err(place));
+        }
+        let (compare, put) = range.write(None);
+        transaction.compare.push(compare);
+        transaction.operations.push(put);
+        Ok(Ok(()))
     }
 
     /// What to do about an allocation that another was quicker with: refuse, or choose again knowing of it.

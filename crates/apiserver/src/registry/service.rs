@@ -48,7 +48,7 @@ pub enum Held {
 impl Held {
     pub fn key(self) -> String {
         match self {
-            Held::Address(address) => format!("{}ipaddresses/{address}", storage::ROOT),
+            Held::Address(address) => storage::builtin_key("ipaddresses", &address.to_string()),
             Held::Port(port) => format!("{NODE_PORTS}{port}"),
         }
     }

@@ -2,14 +2,17 @@
 //! Looks at everything at every start, and at each IPAddress when it changed; `service` keeps both right by itself.
 //! A Service is never changed; what is removed is looked at in the store first.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
 use api::ApiError;
-use store::{Compare, Operation, Range, Revision, Transaction};
+use store::{Compare, Operation, Outcome, Range, Revision, Transaction};
 
-use super::service::{Held, MANAGED_BY, NODE_PORTS, holdings};
+use super::{
+    node_port_range::{self, NodePortRange},
+    service::{Held, MANAGED_BY, NODE_PORTS, holdings},
+};
 use crate::{
     post_start_hooks::ControlLoop,
     server::pipeline::ApiServer,
@@ -30,14 +33,14 @@ pub struct ServiceRepair {
 impl ControlLoop for ServiceRepair {
     async fn prepare(&mut self, server: &Arc<ApiServer>) -> Result<(), ApiError> {
         let now = server.cluster.cache.revision();
-        repair(&server.cluster).await?;
+        repair(&server.cluster, &server.config.node_ports).await?;
         self.seen = Some(now);
         Ok(())
     }
 
     async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
         match &mut self.seen {
-            Some(seen) => catch_up(&server.cluster, seen).await?,
+            Some(seen) => catch_up(server, seen).await?,
             None => self.prepare(server).await?,
         }
         Ok(None)
@@ -45,10 +48,11 @@ impl ControlLoop for ServiceRepair {
 }
 
 /// Looks at every address that changed after `seen`.
-async fn catch_up(cluster: &Arc<Cluster>, seen: &mut Revision) -> Result<(), ApiError> {
+async fn catch_up(server: &ApiServer, seen: &mut Revision) -> Result<(), ApiError> {
+    let cluster = &server.cluster;
     let now = cluster.cache.revision();
     let Ok(mut position) = cluster.resource("ipaddresses").subscribe(*seen) else {
-        repair(cluster).await?;
+        repair(cluster, &server.config.node_ports).await?;
         *seen = now;
         return Ok(());
     };
@@ -73,7 +77,7 @@ async fn settle(cluster: &Arc<Cluster>, address: &api::Object, is_written: bool)
         return Ok(());
     }
     // Our sight of the Service may be a moment behind that of the address.
-    let own = format!("{}services/{holder}", storage::ROOT);
+    let own = storage::builtin_key("services", &holder);
     let record = cluster.store.get(&own).await.map_err(store_error)?;
     let service = record.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?.filter(holds);
     match (is_written, service) {
@@ -90,7 +94,7 @@ async fn write_down(cluster: &Cluster, thing: &Held, service: &api::Object, now:
     let put =
         Operation::Put { key: thing.key(), value: thing.value(&service.value(), &cluster.env), ttl_seconds: None };
     // Only if the Service is still what it was: otherwise whoever changed it took care.
-    let own = format!("{}services/{}", storage::ROOT, service.key());
+    let own = storage::builtin_key("services", &service.key());
     let same = Compare { key: own, mod_revision: service.meta.resource_version };
     write(cluster, vec![same, Compare { key: thing.key(), mod_revision: now }], put).await
 }
@@ -104,10 +108,13 @@ async fn give_back(cluster: &Cluster, thing: &Held, holder: &str, revision: Revi
 /// What is written down: who has it, and since which revision.
 type Written = HashMap<Held, (String, Revision)>;
 
-async fn repair(cluster: &Arc<Cluster>) -> Result<(), ApiError> {
+async fn repair(cluster: &Arc<Cluster>, node_ports: &RangeInclusive<u16>) -> Result<(), ApiError> {
     cluster.cache.wait_until_fresh().await?;
+    let shared = cluster.store.is_shared();
     let mut written = addresses(cluster);
-    written.extend(ports(cluster).await?);
+    if !shared {
+        written.extend(ports(cluster).await?);
+    }
     let mut held: HashMap<Held, Arc<api::Object>> = HashMap::new();
     for service in cluster.list("services", "") {
         for thing in holdings(&service.value()) {
@@ -116,7 +123,7 @@ async fn repair(cluster: &Arc<Cluster>) -> Result<(), ApiError> {
             }
         }
     }
-    for (thing, service) in &held {
+    for (thing, service) in held.iter().filter(|(thing, _)| !shared || matches!(thing, Held::Address(_))) {
         let revision = match written.get(thing) {
             Some((holder, _)) if *holder == service.key() => continue,
             Some((_, revision)) => *revision,
@@ -125,14 +132,44 @@ async fn repair(cluster: &Arc<Cluster>) -> Result<(), ApiError> {
         write_down(cluster, thing, service, revision).await?;
     }
     for (thing, (holder, revision)) in written.iter().filter(|(thing, _)| !held.contains_key(thing)) {
-        let record = cluster.store.get(&format!("{}services/{holder}", storage::ROOT)).await.map_err(store_error)?;
+        let record = cluster.store.get(&storage::builtin_key("services", holder)).await.map_err(store_error)?;
         let service = record.map(|r| storage::decode(&r.value, r.mod_revision)).transpose()?;
         if service.is_some_and(|s| holdings(&s.value()).contains(thing)) {
             continue;
         }
         give_back(cluster, thing, holder, *revision).await?;
     }
+    if shared {
+        repair_port_range(cluster, node_ports, held.keys()).await?;
+    }
     Ok(())
+}
+
+/// The bitmap that upstream's servers read has at least the ports that Services hold, and is of our range.
+async fn repair_port_range(
+    cluster: &Cluster,
+    ports: &RangeInclusive<u16>,
+    held: impl Iterator<Item = &Held> + Clone,
+) -> Result<(), ApiError> {
+    let held = held.filter_map(|thing| match thing {
+        Held::Port(port) => Some(*port),
+        Held::Address(_) => None,
+    });
+    loop {
+        let record = cluster.store.get(node_port_range::KEY).await.map_err(store_error)?;
+        let known = record.as_ref().and_then(|record| NodePortRange::read(Some(record), ports).ok());
+        let in_range = |port: &u16| ports.contains(port);
+        if known.as_ref().is_some_and(|known| held.clone().filter(in_range).all(|port| known.has(port))) {
+            return Ok(());
+        }
+        let mut range = known.unwrap_or_else(|| NodePortRange::new(ports));
+        held.clone().for_each(|port| range.set(port, true));
+        let (compare, put) = range.write(Some(record.map_or(0, |record| record.mod_revision)));
+        let transaction = Transaction { compare: vec![compare], operations: vec![put] };
+        if let Outcome::Done { .. } = cluster.store.transact(transaction).await.map_err(store_error)? {
+            return Ok(());
+        }
+    }
 }
 
 async fn write(cluster: &Cluster, compare: Vec<Compare>, operation: Operation) -> Result<(), ApiError> {

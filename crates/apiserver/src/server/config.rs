@@ -10,7 +10,10 @@ use rustls::server::ResolvesServerCert;
 
 use api::feature_gates::FeatureGates;
 
-use crate::{authn::oidc::configuration::JwtAuthenticator, storage::watch_cache};
+use crate::{
+    authn::oidc::configuration::JwtAuthenticator,
+    storage::{StorageMediaType, watch_cache},
+};
 
 pub use crate::audit::options as audit;
 pub use crate::discovery::api_enablement::RuntimeConfig;
@@ -56,6 +59,8 @@ pub struct Config {
     pub runtime_config: RuntimeConfig,
     /// How objects are encrypted in the store; in the clear if nothing is said.
     pub encryption_providers: Option<EncryptionProviders>,
+    /// `--storage-media-type`; protobuf in a store that other servers may share, JSON in our own, if nothing is said.
+    pub storage_media_type: Option<StorageMediaType>,
     pub audit: audit::Audit,
     pub limits: Limits,
 }
@@ -249,6 +254,12 @@ impl Default for Limits {
 }
 
 impl Config {
+    /// How objects are written into a store that other servers may share, or may not.
+    pub fn media_type_in(&self, shared: bool) -> StorageMediaType {
+        let usual = if shared { StorageMediaType::Protobuf } else { StorageMediaType::Json };
+        self.storage_media_type.unwrap_or(usual)
+    }
+
     /// All authorities of client certificates, as they are now.
     pub fn client_authorities_pem(&self) -> Vec<u8> {
         let file = self.client_ca_file.as_ref().and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
@@ -297,6 +308,7 @@ impl Config {
             feature_gates: FeatureGates::default(),
             runtime_config: RuntimeConfig::default(),
             encryption_providers: None,
+            storage_media_type: None,
             audit: audit::Audit::default(),
             limits: Limits::default(),
         }

@@ -117,9 +117,18 @@ impl ApiServer {
         let reloads = ReloadMetrics::new(&format!("{}:{}", config.advertise_address, config.port));
         metrics.also(reloads.metrics.clone());
         let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, writes, env: env.clone() });
-        let encrypted = EncryptedStore::new(config.encryption_providers.as_ref(), store, &env, &reloads).await;
+        let media = config.media_type_in(store.is_shared());
+        let encrypted = EncryptedStore::new(config.encryption_providers.as_ref(), media, store, &env, &reloads).await;
         let encrypted = encrypted.map_err(ApiError::internal)?;
         let store: Arc<dyn Store> = encrypted.clone();
+        if store.get(storage::UNFINISHED_MIGRATION).await.map_err(store_error)?.is_some() {
+            let what = "the store holds a half-done migration: finish it with `minke store migrate`";
+            return Err(ApiError::internal(what));
+        }
+        let moved = storage::migrate_keys(&*store).await.map_err(store_error)?;
+        if moved > 0 {
+            tracing::info!(moved, "moved objects from the keys of an older version");
+        }
         let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
         // Without these the server would let through what they forbid.
         for resource in api::kinds::builtin().iter().filter(|r| r.group == "admissionregistration.k8s.io") {

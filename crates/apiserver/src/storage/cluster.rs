@@ -27,7 +27,7 @@ pub struct Cluster {
 impl Cluster {
     /// The cache of a built-in resource of the storage version.
     pub fn resource(&self, plural: &str) -> Arc<ResourceCache> {
-        self.cache.resource(&format!("{}{plural}/", storage::ROOT))
+        self.cache.resource(&storage::builtin_prefix(plural))
     }
 
     /// A built-in object by plural name; `namespace` is empty for cluster-scoped kinds.

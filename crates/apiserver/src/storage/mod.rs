@@ -9,7 +9,14 @@ pub(crate) mod expiring;
 pub(crate) mod index;
 
 mod encoding;
+mod key_migration;
 mod keys;
+mod stored_form;
 
 pub use encoding::{decode, decode_event, encode, with_revision, without_revision};
-pub use keys::{ROOT, custom_prefix, group_resource, is_custom, local_key, prefix, prefix_of_key};
+pub use key_migration::migrate_keys;
+pub use keys::{
+    ROOT, UNFINISHED_MIGRATION, builtin_key, builtin_prefix, custom_prefix, group_resource, holds_objects, is_custom,
+    local_key, prefix, prefix_of_key, stored_under,
+};
+pub use stored_form::{StorageMediaType, bookkeeping_value, to_json, to_stored};

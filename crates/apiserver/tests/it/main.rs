@@ -1,7 +1,7 @@
 //! The API server as clients see it: requests through `ApiServer::handle` over a memory store, and stock kubectl.
 //! Each module is one theme; `harness` is what they share.
 //! No sockets except in `aggregation`, `issuers`, `audit`, `authorization_chain`, `encryption`,
-//! `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots` and `shared_etcd`.
+//! `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots`, `shared_etcd` and `upstream_etcd`.
 
 mod acting_loops;
 mod aggregation;
@@ -48,5 +48,6 @@ mod restart;
 mod shared_etcd;
 mod subresources;
 mod system_roots;
+mod upstream_etcd;
 mod watches;
 mod writes;

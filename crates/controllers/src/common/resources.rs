@@ -6,7 +6,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use api::{
     Resource, Scope, Verb,
-    kinds::{self, Plain},
+    kinds::{self, Plain, StorageForm},
 };
 use client::{Informer, InformerFactory};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -97,6 +97,7 @@ pub fn custom(definition: &CustomResourceDefinition) -> Option<Arc<Resource>> {
         verbs: Verb::RESOURCE.to_vec(),
         subresources: Vec::new(),
         behavior: Arc::new(Plain),
+        storage: StorageForm::custom(&spec.group, &names.plural),
     }))
 }
 

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::storage;
 use futures::{FutureExt, StreamExt};
 use serde_json::Value;
 use store::{Change, Record, Revision, StoreError, WatchItem, WatchStream};
@@ -50,10 +51,11 @@ pub struct CommitLog {
     revision: Revision,
 }
 
-const PLURAL_PREFIX: &str = "/registry/";
-
-fn split(key: &str) -> Option<(&str, &str)> {
-    key.strip_prefix(PLURAL_PREFIX)?.split_once('/')
+/// The plural name of the resource that `key` is of, and the rest of it.
+pub fn split(key: &str) -> Option<(&str, &str)> {
+    let prefix = storage::prefix_of_key(key)?;
+    let (_, plural) = storage::group_resource(prefix);
+    Some((plural, &key[prefix.len()..]))
 }
 
 impl ObjectFacts {

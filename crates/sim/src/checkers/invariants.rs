@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use store::{Change, Event, Record};
 
-use super::Violation;
+use super::{Violation, commit_log::split};
 use crate::facts::{self, MILLI_CPU, NODE_PODS, active, controller, deleting, finished, ready, uid};
 
 /// How long after a disturbance a decision may still rest on what was true before.
@@ -82,9 +82,7 @@ impl World {
     }
 
     pub fn apply(&mut self, at: Duration, wall: Timestamp, event: &Event) {
-        let Some((plural, key)) = event.key.strip_prefix("/registry/").and_then(|rest| rest.split_once('/')) else {
-            return;
-        };
+        let Some((plural, key)) = split(&event.key) else { return };
         if !matches!(plural, "leases" | "events") {
             self.changes += 1;
         }

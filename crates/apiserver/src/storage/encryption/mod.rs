@@ -1,5 +1,6 @@
 //! Encryption at rest: what the store gets is encrypted as `--encryption-provider-config` says, in upstream's formats.
-//! A layer around the store, below the watch cache; `transformers` has the ciphers, `kms` speaks to key services.
+//! A layer around the store, below the watch cache; `transformers` has the ciphers, `kms` speaks to key services, and
+//! `stored_form` beside it turns what is decrypted into JSON.
 //! Nothing that is to be encrypted is written in the clear. What can't be decrypted is an error for whoever asks for it,
 //! never absent.
 
@@ -10,7 +11,7 @@ pub mod kms_protocol;
 mod transformers;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -18,8 +19,9 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::StreamExt;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use api::ApiError;
 use env::Env;
@@ -29,6 +31,7 @@ use store::{
 };
 
 use self::transformers::Transformers;
+use super::stored_form::{self, StorageMediaType};
 use crate::server::{
     config::EncryptionProviders,
     reload::{self, ReloadMetrics, Reloadable, WatchedFiles},
@@ -71,9 +74,11 @@ impl Unreadable {
     }
 }
 
-/// The store as the rest of the server sees it: in the clear.
+/// The store as the rest of the server sees it: in the clear, and JSON.
 pub struct EncryptedStore {
     inner: Arc<dyn Store>,
+    media: StorageMediaType,
+    written: Arc<WrittenObjects>,
     transformers: Arc<Reloadable<Transformers>>,
     unreadable: Arc<Unreadable>,
     env: Env,
@@ -86,6 +91,7 @@ fn failed(key: &str, why: &str) -> StoreError {
 impl EncryptedStore {
     pub async fn new(
         config: Option<&EncryptionProviders>,
+        media: StorageMediaType,
         inner: Arc<dyn Store>,
         env: &Env,
         metrics: &ReloadMetrics,
@@ -114,7 +120,8 @@ impl EncryptedStore {
                 transformers
             }
         };
-        Ok(Arc::new(Self { inner, transformers, unreadable: Arc::default(), env: env.clone() }))
+        let (written, unreadable) = Default::default();
+        Ok(Arc::new(Self { inner, media, written, transformers, unreadable, env: env.clone() }))
     }
 
     /// `Err` if the value under `key` can't be decrypted.
@@ -136,12 +143,23 @@ impl EncryptedStore {
     /// Whether the value under `key` is not written as it would be now.
     pub async fn is_stale(&self, key: &str) -> Result<bool, StoreError> {
         let transformers = self.transformers.current();
-        if transformers.is_empty() {
+        if transformers.is_empty() && self.keeps_json() {
             return Ok(false);
         }
         let Some(record) = self.inner.get(key).await? else { return Ok(false) };
-        let opened = transformers.open(key, record.value).await.map_err(|why| failed(key, &why))?;
-        Ok(opened.stale)
+        let opened = transformers.open(key, &self.inner.stored_key(key), record.value).await;
+        let opened = opened.map_err(|why| failed(key, &why))?;
+        let outdated = !self.keeps_json() && stored_form::is_outdated(key, &opened.value, self.media);
+        Ok(opened.stale || outdated)
+    }
+
+    /// A store that is ours alone may have objects just as they are served.
+    fn keeps_json(&self) -> bool {
+        self.media == StorageMediaType::Json && !self.inner.is_shared()
+    }
+
+    fn stored(&self, key: &str, json: &Bytes) -> Bytes {
+        if self.keeps_json() { json.clone() } else { stored_form::to_stored(key, json, self.media) }
     }
 
     /// Whether every key management service is well.
@@ -150,10 +168,17 @@ impl EncryptedStore {
     }
 
     async fn open(&self, mut record: Record) -> Result<Record, StoreError> {
-        let opened = self.transformers.current().open(&record.key, record.value).await;
-        record.value = opened.map_err(|why| failed(&record.key, &why))?.value;
+        let stored_key = self.inner.stored_key(&record.key);
+        let json = open(&self.transformers.current(), &record.key, &stored_key, record.value).await;
+        record.value = json.map_err(|why| failed(&record.key, &why))?;
         Ok(record)
     }
+}
+
+/// What is stored under `key`, decrypted and as JSON.
+async fn open(transformers: &Transformers, key: &str, stored_key: &str, value: Bytes) -> Result<Bytes, String> {
+    let opened = transformers.open(key, stored_key, value).await?;
+    stored_form::to_json(key, opened.value)
 }
 
 async fn healthy(transformers: &Transformers) -> Result<(), String> {
@@ -182,15 +207,16 @@ impl StoreLayer for EncryptedStore {
         let mut found = self.inner.range(range).await?;
         let transformers = self.transformers.current();
         for record in &mut found.records {
-            match transformers.open(&record.key, record.value.clone()).await {
-                Ok(opened) => {
-                    record.value = opened.value;
+            let stored_key = self.inner.stored_key(&record.key).into_owned();
+            match open(&transformers, &record.key, &stored_key, record.value.clone()).await {
+                Ok(json) => {
+                    record.value = json;
                     if newest {
                         self.unreadable.note(&record.key, None);
                     }
                 }
                 Err(why) => {
-                    tracing::error!(key = record.key, why, "unable to decrypt a value");
+                    tracing::error!(key = record.key, why, "unable to read a value");
                     self.unreadable.note(&record.key, Some(&why));
                 }
             }
@@ -200,13 +226,27 @@ impl StoreLayer for EncryptedStore {
 
     async fn transact(&self, mut transaction: Transaction) -> Result<Outcome, StoreError> {
         let transformers = self.transformers.current();
+        let mut written = Vec::new();
         for operation in &mut transaction.operations {
             if let Operation::Put { key, value, .. } = operation {
-                let sealed = transformers.seal(key, std::mem::take(value), &self.env).await;
+                let json = std::mem::take(value);
+                let stored = self.stored(key, &json);
+                if stored.as_ptr() != json.as_ptr() {
+                    written.push((key.clone(), json));
+                }
+                let stored_key = self.inner.stored_key(key).into_owned();
+                let sealed = transformers.seal(key, &stored_key, stored, &self.env).await;
                 *value = sealed.map_err(|why| failed(key, &why))?;
             }
         }
         match self.inner.transact(transaction).await? {
+            Outcome::Done { first, revision } => {
+                // A shared store has one revision for all of them.
+                if first == revision {
+                    self.written.note(revision, written);
+                }
+                Ok(Outcome::Done { first, revision })
+            }
             Outcome::Conflict { current, revision } => {
                 let mut opened = Vec::with_capacity(current.len());
                 for record in current {
@@ -217,20 +257,25 @@ impl StoreLayer for EncryptedStore {
                 }
                 Ok(Outcome::Conflict { current: opened, revision })
             }
-            done => Ok(done),
         }
     }
 
     async fn watch(&self, start: &str, end: &str, from: Revision) -> Result<WatchStream, StoreError> {
         let stream = self.inner.watch(start, end, from).await?;
-        let (transformers, unreadable) = (self.transformers.clone(), self.unreadable.clone());
+        let reader = EventReader {
+            inner: self.inner.clone(),
+            transformers: self.transformers.clone(),
+            unreadable: self.unreadable.clone(),
+            written: self.written.clone(),
+        };
+        let reader = Arc::new(reader);
         Ok(Box::pin(stream.then(move |item| {
-            let (transformers, unreadable) = (transformers.current(), unreadable.clone());
+            let reader = reader.clone();
             async move {
                 let mut item = item?;
                 if let WatchItem::Events(events) = &mut item {
                     for event in events {
-                        open_event(event, &transformers, &unreadable).await;
+                        reader.open(event).await;
                     }
                 }
                 Ok(item)
@@ -240,34 +285,90 @@ impl StoreLayer for EncryptedStore {
 
     fn repair_from(&self, source: RepairSource) {
         // A value that was encrypted has no second copy: encrypted again it is another.
-        let transformers = self.transformers.clone();
+        let (transformers, media, keeps_json) = (self.transformers.clone(), self.media, self.keeps_json());
         self.inner.repair_from(Box::new(move |key, revision| {
-            transformers.current().writes_plain(key).then(|| source(key, revision)).flatten()
+            let plain = transformers.current().writes_plain(key).then(|| source(key, revision)).flatten();
+            plain.map(|json| if keeps_json { json } else { stored_form::to_stored(key, &json, media) })
         }));
     }
 }
 
-async fn open_event(event: &mut Event, transformers: &Transformers, unreadable: &Unreadable) {
-    let value = match &mut event.change {
-        Change::Put { value, .. } => value,
-        Change::Delete { previous } => {
-            unreadable.note(&event.key, None);
-            match previous {
-                Some(value) => value,
-                None => return,
+/// What turns the events of a watch into those of objects in the clear.
+struct EventReader {
+    inner: Arc<dyn Store>,
+    transformers: Arc<Reloadable<Transformers>>,
+    unreadable: Arc<Unreadable>,
+    written: Arc<WrittenObjects>,
+}
+
+impl EventReader {
+    async fn open(&self, event: &mut Event) {
+        let value = match &mut event.change {
+            Change::Put { value, .. } => {
+                if let Some(json) = self.written.take(&event.key, event.revision) {
+                    *value = json;
+                    return self.unreadable.note(&event.key, None);
+                }
+                value
+            }
+            Change::Delete { previous } => {
+                self.unreadable.note(&event.key, None);
+                match previous {
+                    Some(value) => value,
+                    None => return,
+                }
+            }
+        };
+        let stored_key = self.inner.stored_key(&event.key);
+        match open(&self.transformers.current(), &event.key, &stored_key, value.clone()).await {
+            Ok(json) => {
+                *value = json;
+                self.unreadable.note(&event.key, None);
+            }
+            Err(why) => {
+                tracing::error!(key = event.key, why, "unable to read a value");
+                if matches!(event.change, Change::Put { .. }) {
+                    self.unreadable.note(&event.key, Some(&why));
+                }
             }
         }
-    };
-    match transformers.open(&event.key, value.clone()).await {
-        Ok(opened) => {
-            *value = opened.value;
-            unreadable.note(&event.key, None);
+    }
+}
+
+/// What this server wrote as something else than JSON and will hear of: its own watch need not read it back.
+#[derive(Default)]
+struct WrittenObjects(Mutex<Written>);
+
+#[derive(Default)]
+struct Written {
+    by_key: HashMap<String, (Revision, Bytes)>,
+    bytes: usize,
+}
+
+/// Writes whose event came first stay until there are this many.
+const WRITTEN_OBJECTS_MAX: usize = 1024;
+const WRITTEN_BYTES_MAX: usize = 8 << 20;
+
+impl WrittenObjects {
+    fn note(&self, revision: Revision, objects: Vec<(String, Bytes)>) {
+        if objects.is_empty() {
+            return;
         }
-        Err(why) => {
-            tracing::error!(key = event.key, why, "unable to decrypt a value");
-            if matches!(event.change, Change::Put { .. }) {
-                unreadable.note(&event.key, Some(&why));
-            }
+        let mut known = self.0.lock();
+        if known.by_key.len() >= WRITTEN_OBJECTS_MAX || known.bytes >= WRITTEN_BYTES_MAX {
+            *known = Written::default();
         }
+        for (key, json) in objects {
+            known.bytes += json.len();
+            known.by_key.insert(key, (revision, json));
+        }
+    }
+
+    fn take(&self, key: &str, revision: Revision) -> Option<Bytes> {
+        let mut known = self.0.lock();
+        let (_, json) = known.by_key.get(key).filter(|(of, _)| *of == revision)?.clone();
+        known.by_key.remove(key);
+        known.bytes = known.bytes.saturating_sub(json.len());
+        Some(json)
     }
 }

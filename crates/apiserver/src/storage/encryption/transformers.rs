@@ -129,10 +129,11 @@ impl Transformers {
         found.is_none_or(|all| all.first().is_none_or(|first| matches!(first.cipher, Cipher::Identity)))
     }
 
-    pub async fn seal(&self, key: &str, value: Bytes, env: &Env) -> Result<Bytes, String> {
+    /// `stored_key` is where the value really lies, which ciphers bind it to.
+    pub async fn seal(&self, key: &str, stored_key: &str, value: Bytes, env: &Env) -> Result<Bytes, String> {
         let all = self.of_key(key);
         let Some(first) = all.as_ref().and_then(|all| all.first()) else { return Ok(value) };
-        let context = key.as_bytes();
+        let context = stored_key.as_bytes();
         let sealed = match &first.cipher {
             Cipher::Identity => return Ok(value),
             Cipher::AesGcm(cipher) => cipher.seal(&value, context, env)?,
@@ -143,7 +144,7 @@ impl Transformers {
         Ok([first.prefix.as_bytes(), &sealed].concat().into())
     }
 
-    pub async fn open(&self, key: &str, value: Bytes) -> Result<Opened, String> {
+    pub async fn open(&self, key: &str, stored_key: &str, value: Bytes) -> Result<Opened, String> {
         let all = self.of_key(key);
         let all = all.as_ref().map(|all| all.as_slice()).unwrap_or_default();
         if !value.starts_with(ENCRYPTED) {
@@ -155,7 +156,7 @@ impl Transformers {
                 (false, None) => Err("no matching prefix found".into()),
             };
         }
-        let context = key.as_bytes();
+        let context = stored_key.as_bytes();
         let mut wrong = match all.iter().any(|t| matches!(t.cipher, Cipher::Identity)) || all.is_empty() {
             true => "identity transformer tried to read encrypted data".to_string(),
             false => "no matching prefix found".to_string(),
@@ -211,12 +212,12 @@ mod tests {
     async fn resources_and_masks_choose_the_key() {
         let check = async |entries: &[(&str, &str)], key: &str, expected: &str| {
             let transformers = transformers(entries);
-            let sealed = transformers.seal(key, Bytes::from_static(b"{}"), &Env::real()).await.unwrap();
+            let sealed = transformers.seal(key, key, Bytes::from_static(b"{}"), &Env::real()).await.unwrap();
             let shown = String::from_utf8_lossy(&sealed);
             let name = shown.strip_prefix("k8s:enc:secretbox:v1:").and_then(|rest| rest.split(':').next());
             assert_eq!(name.unwrap_or("plain"), expected, "{key}");
             assert_eq!(transformers.writes_plain(key), expected == "plain");
-            let opened = transformers.open(key, sealed).await.unwrap();
+            let opened = transformers.open(key, key, sealed).await.unwrap();
             assert_eq!((opened.value.as_ref(), opened.stale), (&b"{}"[..], false));
         };
         let secret = "/registry/secrets/default/a";
@@ -238,7 +239,7 @@ mod tests {
     async fn what_no_provider_reads_is_an_error() {
         let key = "/registry/secrets/default/a";
         let check = async |entries: &[(&str, &str)], value: &'static [u8], expected: &str| {
-            let opened = transformers(entries).open(key, Bytes::from_static(value)).await;
+            let opened = transformers(entries).open(key, key, Bytes::from_static(value)).await;
             let shown = opened.map_or_else(|e| e, |opened| if opened.stale { "stale" } else { "fresh" }.to_string());
             assert_eq!(shown, expected);
         };
@@ -249,7 +250,7 @@ mod tests {
         check(&[("secrets", "one")], b"k8s:enc:secretbox:v1:two:x", "no matching prefix found").await;
         let cut = "the stored data was shorter than the required size";
         check(&[("secrets", "one")], b"k8s:enc:secretbox:v1:one:x", cut).await;
-        let opened = Transformers::default().open(key, Bytes::from_static(b"k8s:enc:aesgcm:v1:k:x")).await;
+        let opened = Transformers::default().open(key, key, Bytes::from_static(b"k8s:enc:aesgcm:v1:k:x")).await;
         assert_eq!(opened.err().unwrap(), "identity transformer tried to read encrypted data");
     }
 }

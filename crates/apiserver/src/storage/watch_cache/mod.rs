@@ -156,13 +156,16 @@ impl WatchCache {
             let page = self.store.range(Range { start, end: end.clone(), limit: 2000, revision }).await?;
             let at = *revision.get_or_insert(page.revision);
             for record in &page.records {
-                match (storage::prefix_of_key(&record.key), storage::decode(&record.value, record.mod_revision)) {
-                    (Some(prefix), Ok(object)) => {
+                let Some(prefix) = storage::prefix_of_key(&record.key).filter(|p| storage::holds_objects(p)) else {
+                    tracing::debug!(key = record.key, "no kind of ours lies under this key");
+                    continue;
+                };
+                match storage::decode(&record.value, record.mod_revision) {
+                    Ok(object) => {
                         let local = record.key[prefix.len()..].to_string();
                         fresh.entry(prefix.to_string()).or_default().insert(local, Arc::new(Entry::new(object)));
                     }
-                    (_, Err(e)) => tracing::error!(key = record.key, error = %e.message, "skipping unreadable object"),
-                    (None, Ok(_)) => tracing::error!(key = record.key, "skipping object with a foreign key"),
+                    Err(e) => tracing::error!(key = record.key, error = %e.message, "skipping unreadable object"),
                 }
             }
             match page.records.last() {
@@ -192,7 +195,8 @@ impl WatchCache {
         let now = self.env.monotonic();
         let mut by_resource: Vec<(String, Vec<KeyChange>)> = Vec::with_capacity(1);
         for event in events {
-            let Some(prefix) = storage::prefix_of_key(&event.key) else { continue };
+            let prefix = storage::prefix_of_key(&event.key).filter(|prefix| storage::holds_objects(prefix));
+            let Some(prefix) = prefix else { continue };
             let change = KeyChange {
                 key: event.key[prefix.len()..].to_string(),
                 revision: event.revision,
