@@ -5,6 +5,7 @@
 pub mod demo;
 pub mod down;
 pub mod images;
+pub mod migrate_store;
 pub mod reencrypt;
 pub mod report;
 pub mod up;
@@ -349,6 +350,9 @@ async fn run_store(command: Store) -> Result<()> {
         Store::Restore { data, file } => store::files::restore(&data.instance().store(), &file, wall_ms)?,
         Store::Check { data, salvage: true } => store::files::salvage(&data.instance().store(), wall_ms)?,
         Store::Check { data, salvage: false } => store::files::check(&data.instance().store())?,
+        Store::Migrate { data, to, store } => {
+            migrate_store::run(&to, &store, &data.instance().store(), &Env::real()).await?
+        }
         Store::Reencrypt { data } => {
             let connection = from_kubeconfig(&data.instance().admin_kubeconfig(), "minke-store")?;
             reencrypt::run(&Client::new(HttpsTransport::new(connection)?)).await?

@@ -9,14 +9,17 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use apiserver::config::{Config, EncryptionProviders};
+use apiserver::{
+    config::{Config, EncryptionProviders},
+    storage::StorageMediaType,
+};
 use clap::{Args, builder::BoolishValueParser};
 use env::Env;
-use store::{EtcdTls, Store};
+use store::{EtcdStore, EtcdTls, KeySpace, Store};
 
 use crate::cluster::{file_modes, instance::Instance};
 
-/// Below which every key is anyway: upstream's default.
+/// What the API server's own keys begin with: upstream's default.
 const USUAL_PREFIX: &str = "/registry";
 
 #[derive(Debug, Clone, Args)]
@@ -36,9 +39,13 @@ pub struct StoreFlags {
     /// Key of that certificate, as PEM
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     etcd_keyfile: Option<PathBuf>,
-    /// Goes before every key in etcd, so that several clusters can share one; keys begin with /registry by themselves
+    /// What every key in etcd begins with, so that several clusters can share one
     #[arg(long, value_name = "PREFIX", default_value = USUAL_PREFIX)]
     etcd_prefix: String,
+    /// How built-in objects are written: application/vnd.kubernetes.protobuf (the default in etcd) or application/json
+    /// (the default in the embedded store); both are read
+    #[arg(long, value_name = "TYPE", value_parser = StorageMediaType::parse)]
+    storage_media_type: Option<StorageMediaType>,
     /// How objects are encrypted in the store (EncryptionConfiguration)
     #[arg(long, value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,
@@ -63,6 +70,7 @@ impl StoreFlags {
 
     /// Tells an API server how to encrypt what it stores.
     pub fn apply(&self, config: &mut Config) -> Result<()> {
+        config.storage_media_type = self.storage_media_type;
         let automatic_reload = self.encryption_provider_config_automatic_reload;
         config.encryption_providers = match &self.encryption_provider_config {
             Some(file) => Some(EncryptionProviders { file: file.clone(), automatic_reload }),
@@ -96,7 +104,7 @@ impl StoreFlags {
             bail!("{plain} is not https://: --etcd-cafile and --etcd-certfile would have no effect");
         }
         let prefix = match self.etcd_prefix.trim_end_matches('/') {
-            "" | USUAL_PREFIX => String::new(),
+            "" => String::new(),
             other if other.starts_with('/') => other.to_string(),
             other => format!("/{other}"),
         };
@@ -128,12 +136,33 @@ impl StoreFlags {
                 file_modes::private_directory(&instance.store())?;
                 Ok(Arc::new(store::EmbeddedStore::open(instance.store(), env.clone())?))
             }
-            Place::Etcd { servers, prefix } => {
-                let tls = self.tls(&servers)?;
-                let etcd = store::EtcdStore::connect(&servers, &prefix, tls, env.clone()).await;
-                Ok(Arc::new(etcd.with_context(|| format!("etcd at {} can't be reached", servers.join(",")))?))
-            }
+            Place::Etcd { servers, prefix } => self.connect(&servers, &prefix, env).await,
         }
+    }
+
+    /// The etcd that the flags name.
+    pub async fn open_etcd(&self, env: &Env) -> Result<Arc<dyn Store>> {
+        if self.encryption_provider_config.is_some() {
+            bail!("encrypted values are copied as they are: --encryption-provider-config would have no effect");
+        }
+        match self.place()? {
+            Place::Embedded => bail!("say which etcd: --etcd-servers"),
+            Place::Etcd { servers, prefix } => self.connect(&servers, &prefix, env).await,
+        }
+    }
+
+    async fn connect(&self, servers: &[String], prefix: &str, env: &Env) -> Result<Arc<dyn Store>> {
+        let unreachable = || format!("etcd at {} can't be reached", servers.join(","));
+        let tls = self.tls(servers)?;
+        let keys = KeySpace::rooted(USUAL_PREFIX, prefix);
+        let etcd = EtcdStore::connect(servers, keys, tls.clone(), env.clone()).await.with_context(unreachable)?;
+        // Older versions put their whole keys below the prefix.
+        let older = format!("{USUAL_PREFIX}{USUAL_PREFIX}/");
+        if prefix == USUAL_PREFIX || etcd.count(&older, &store::prefix_end(&older)).await? == 0 {
+            return Ok(Arc::new(etcd));
+        }
+        tracing::warn!(below = format!("{prefix}{USUAL_PREFIX}/"), "using the keys of an older version");
+        Ok(Arc::new(EtcdStore::connect(servers, prefix, tls, env.clone()).await.with_context(unreachable)?))
     }
 }
 
@@ -172,9 +201,9 @@ mod tests {
             }
         };
         check("", Ok(("", "")));
-        check("--store etcd=http://a:2379,http://b:2379", Ok(("http://a:2379,http://b:2379", "")));
-        check("--etcd-servers http://a:2379,http://b:2379", Ok(("http://a:2379,http://b:2379", "")));
-        check("--etcd-servers http://a:2379 --etcd-prefix /registry/", Ok(("http://a:2379", "")));
+        check("--store etcd=http://a:2379,http://b:2379", Ok(("http://a:2379,http://b:2379", "/registry")));
+        check("--etcd-servers http://a:2379,http://b:2379", Ok(("http://a:2379,http://b:2379", "/registry")));
+        check("--etcd-servers http://a:2379 --etcd-prefix /registry/", Ok(("http://a:2379", "/registry")));
         check("--etcd-servers http://a:2379 --etcd-prefix second", Ok(("http://a:2379", "/second")));
         check("--store etcd=http://a:2379 --etcd-prefix /second/", Ok(("http://a:2379", "/second")));
         check("--store etcd=http://a:2379 --etcd-servers http://b:2379", Err("either"));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::DataDirectory;
+use super::{DataDirectory, store_flags::StoreFlags};
 
 #[derive(Debug, Clone, Args)]
 pub struct NamedNode {
@@ -79,5 +79,16 @@ pub enum Store {
     Reencrypt {
         #[command(flatten)]
         data: DataDirectory,
+    },
+    /// Copy all objects from the embedded store into etcd, or back; the cluster is to be stopped, and both are compared
+    /// by hash in the end
+    Migrate {
+        #[command(flatten)]
+        data: DataDirectory,
+        /// Where to: `etcd` (given by --etcd-servers) or `embedded` (in the data directory)
+        #[arg(long, value_name = "STORE")]
+        to: String,
+        #[command(flatten)]
+        store: Box<StoreFlags>,
     },
 }
