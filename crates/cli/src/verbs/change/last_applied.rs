@@ -102,7 +102,8 @@ async fn set(session: &Session, matches: &Matches) -> Result<()> {
                 info.name
             )));
         }
-        let patch = json!({"metadata": {"annotations": {LAST_APPLIED: as_file_says(&info.object)}}});
+        let wanted = annotated(&info.object)["metadata"]["annotations"][LAST_APPLIED].clone();
+        let patch = json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}});
         let object = match operation.dry_run {
             DryRun::Client => live,
             dry_run => {
@@ -114,20 +115,6 @@ async fn set(session: &Session, matches: &Matches) -> Result<()> {
         operation.print(session, &info, &object, "configured")?;
     }
     Ok(())
-}
-
-/// The object without the annotation, as it is kept in it.
-fn as_file_says(object: &Value) -> String {
-    let mut plain = object.clone();
-    if let Some(annotations) = plain["metadata"]["annotations"].as_object_mut() {
-        annotations.remove(LAST_APPLIED);
-    }
-    if plain["metadata"]["annotations"].as_object().is_some_and(serde_json::Map::is_empty)
-        && let Some(meta) = plain["metadata"].as_object_mut()
-    {
-        meta.remove("annotations");
-    }
-    crate::template::go_format::json(&plain) + "\n"
 }
 
 async fn edit_annotation(session: &Session, matches: &Matches) -> Result<()> {
