@@ -345,7 +345,8 @@ impl Issuer {
         let transport = self.client.transport();
         let list = transport.list(resource, namespace, &params).await?;
         let Some(found) = list.objects.first() else { return Ok(None) };
-        if let Some(answer) = self.read(key, &found.typed::<PodCertificateRequest>()?) {
+        let request = found.typed::<PodCertificateRequest>()?;
+        if let Some(answer) = self.read(key, &request) {
             return Ok(Some(answer));
         }
         let mut events = transport.watch(resource, namespace, &params, &list.resource_version).await?;
@@ -358,7 +359,8 @@ impl Issuer {
             let event = event?;
             match event.kind {
                 WatchKind::Added | WatchKind::Modified => {
-                    if let Some(answer) = self.read(key, &event.object.typed::<PodCertificateRequest>()?) {
+                    let request = event.object.typed::<PodCertificateRequest>()?;
+                    if let Some(answer) = self.read(key, &request) {
                         return Ok(Some(answer));
                     }
                 }

@@ -111,6 +111,7 @@ mod tests {
             host_ips: &[],
             node: &NodeFacts::default(),
             tokens: &BTreeMap::new(),
+            certificates: &BTreeMap::new(),
             pods_dir: Path::new("/nowhere"),
             local_storage_dir: Path::new("/nowhere"),
             actual: &ActualStateOfWorld::default(),
