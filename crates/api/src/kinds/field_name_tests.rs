@@ -22,11 +22,6 @@ const VALUES: &[(&str, &[&str], &str)] = &[
         &["version", "validation", "webhookClientConfig"],
         "fields of v1beta1, which is not served",
     ),
-    (
-        "admissionregistration/mutating_admission_policy.rs",
-        &["mutations", "patchType", "jsonPatch", "applyConfiguration"],
-        "served only behind its gate, so in the table of unserved types",
-    ),
     ("admissionregistration/client_config.rs", &["https"], "a scheme of URLs"),
     ("admissionregistration/webhook_configuration.rs", &["v1beta1"], "a version of AdmissionReview"),
     ("apiextensions/structural_schema.rs", &["array", "integer", "object", "string"], "types of JSON schema"),
