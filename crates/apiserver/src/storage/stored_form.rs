@@ -55,7 +55,7 @@ pub fn to_json(key: &str, stored: Bytes) -> Result<Bytes, String> {
             if let Some(resource) = resource {
                 let (api_version, kind) = (text(&value, "apiVersion").to_string(), text(&value, "kind").to_string());
                 known_version(resource, &api_version, &kind)?;
-                if is_definition(resource) {
+                if is_definition(resource) && api_version != resource.api_version() {
                     stored_definition::from_v1beta1(&mut value);
                 }
                 value["apiVersion"] = resource.api_version().into();
@@ -218,7 +218,7 @@ mod tests {
         let proto = &b"k8s\0"[..];
         check("/registry/configmaps/d/a", named("v1", "ConfigMap", json!({ "data": { "k": "v" } })), proto);
         let class = named("storage.k8s.io/v1", "VolumeAttributesClass", json!({ "driverName": "d" }));
-        check("/registry/volumeattributesclasses/a", class, b"k8s\0\n-\n\x16storage.k8s.io/v1beta1");
+        check("/registry/volumeattributesclasses/a", class, b"k8s\0\n/\n\x16storage.k8s.io/v1beta1");
         let policy = json!({ "spec": { "policyName": "p" } });
         let policy = named("admissionregistration.k8s.io/v1beta1", "MutatingAdmissionPolicyBinding", policy);
         check("/registry/mutatingadmissionpolicybindings/a", policy, proto);
@@ -268,6 +268,11 @@ mod tests {
         );
         let line = b"{\"kind\":\"ConfigMap\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}\n";
         assert!(to_json("/registry/configmaps/d/a", Bytes::from_static(line)).unwrap().ends_with(b"}"));
+        // A definition of the served version is none of v1beta1, however it is written.
+        let definition = named("apiextensions.k8s.io/v1", "CustomResourceDefinition", json!({ "spec": {} }));
+        let key = "/registry/apiextensions.k8s.io/customresourcedefinitions/a";
+        let back = to_json(key, format!("{definition}\n").into()).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&back).unwrap(), definition);
     }
 
     #[test]
