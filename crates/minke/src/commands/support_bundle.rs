@@ -3,6 +3,7 @@
 //! Invariant: nothing is written that has not gone through `Redaction` (type: `Bundle::add`).
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
@@ -10,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use api::{Resource, Verb};
 use client::{Client, HttpsTransport, from_kubeconfig};
 use env::Env;
 use flate2::{Compression, write::GzEncoder};
@@ -25,27 +27,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Of the end of each log.
 const LOG_BYTES_MAX: u64 = 8 << 20;
 
-/// What is asked of the API server. Secrets are not among them; ConfigMaps hold what people take for no secret.
-const OBJECTS: &[(&str, &str)] = &[
-    ("nodes", "/api/v1/nodes"),
-    ("namespaces", "/api/v1/namespaces"),
-    ("pods", "/api/v1/pods"),
-    ("services", "/api/v1/services"),
-    ("events", "/api/v1/events"),
-    ("persistentvolumes", "/api/v1/persistentvolumes"),
-    ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims"),
-    ("deployments", "/apis/apps/v1/deployments"),
-    ("replicasets", "/apis/apps/v1/replicasets"),
-    ("daemonsets", "/apis/apps/v1/daemonsets"),
-    ("statefulsets", "/apis/apps/v1/statefulsets"),
-    ("jobs", "/apis/batch/v1/jobs"),
-    ("endpointslices", "/apis/discovery.k8s.io/v1/endpointslices"),
-    ("ingresses", "/apis/networking.k8s.io/v1/ingresses"),
-    ("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies"),
-    ("leases", "/apis/coordination.k8s.io/v1/leases"),
-    ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses"),
-    ("apiservices", "/apis/apiregistration.k8s.io/v1/apiservices"),
-];
+/// Kinds that hold secrets, and those where people put some without saying so.
+const LEFT_OUT: &[&str] = &["secrets", "configmaps"];
 const PAGES: &[(&str, &str)] =
     &[("readyz.txt", "/readyz?verbose"), ("version.json", "/version"), ("metrics.txt", "/metrics")];
 const PROGRAMS: &[(&str, &[&str])] = &[
@@ -151,8 +134,8 @@ pub async fn gather(instance: &Instance, env: &Env, display: &Display) -> Result
     }
     if let Some(client) = &client {
         display.waiting("gathering objects");
-        for (name, path) in OBJECTS {
-            match get(client, path, env).await.map(|text| serde_json::from_str::<Value>(&text)) {
+        for (name, path) in object_lists() {
+            match get(client, &path, env).await.map(|text| serde_json::from_str::<Value>(&text)) {
                 Ok(Ok(object)) => bundle.add_object(&format!("objects/{name}.json"), object)?,
                 Ok(Err(error)) => bundle.add(&format!("objects/{name}.error"), &error.to_string())?,
                 Err(error) => bundle.add(&format!("objects/{name}.error"), &format!("{error:#}"))?,
@@ -164,6 +147,18 @@ pub async fn gather(instance: &Instance, env: &Env, display: &Display) -> Result
         }
     }
     Ok(bundle.tar.into_inner()?.finish()?)
+}
+
+/// Every kind of the table that is kept and may leave, by its name, with the path of its list in the first version.
+fn object_lists() -> BTreeMap<String, String> {
+    let is_wanted = |resource: &Resource| {
+        resource.stored() && resource.supports(&Verb::List) && !LEFT_OUT.contains(&resource.plural.as_str())
+    };
+    let mut found = BTreeMap::new();
+    for resource in api::kinds::builtin().iter().filter(|resource| is_wanted(resource)) {
+        found.entry(resource.group_resource()).or_insert_with(|| resource.path(None, None));
+    }
+    found
 }
 
 async fn get(client: &Client, path: &str, env: &Env) -> Result<String> {
@@ -198,8 +193,6 @@ fn end_of(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::certificates::pki::{Leaf, Pki};
 
@@ -214,6 +207,14 @@ mod tests {
             (name, text)
         });
         entries.collect()
+    }
+
+    #[test]
+    fn kinds_of_secrets_are_not_asked_for() {
+        let lists = object_lists();
+        assert_eq!(lists["deployments.apps"], "/apis/apps/v1/deployments");
+        assert!(lists.contains_key("pods") && lists.len() > 30, "{lists:?}");
+        assert!(!lists.values().any(|path| path.ends_with("/secrets") || path.ends_with("/configmaps")), "{lists:?}");
     }
 
     #[tokio::test]

@@ -92,7 +92,9 @@ fn install_files(root: &Path, program: &Path, service: &Service) -> Result<Optio
 }
 
 fn refuse_package(root: &Path) -> Result<()> {
-    if root.join("var/lib/dpkg/info/minke.list").exists() {
+    // One that was removed leaves the names of its configuration there.
+    let listed = fs::read_to_string(root.join("var/lib/dpkg/info/minke.list")).unwrap_or_default();
+    if listed.lines().any(|file| file == "/usr/bin/minke") {
         bail!(
             "minke is installed here as a Debian package, which dpkg looks after: upgrade with \
              `apt-get install ./minke_VERSION_ARCH.deb`, or remove it first with `apt-get remove minke`"
@@ -249,9 +251,10 @@ mod tests {
         refused("restore a backup");
         fs::remove_file(root.join("var/lib/minke/version")).unwrap();
         fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
-        fs::write(root.join("var/lib/dpkg/info/minke.list"), "").unwrap();
+        let list = root.join("var/lib/dpkg/info/minke.list");
+        fs::write(&list, "/.\n/usr/bin\n/usr/bin/minke\n").unwrap();
         refused("Debian package");
-        fs::remove_file(root.join("var/lib/dpkg/info/minke.list")).unwrap();
+        fs::write(&list, "/etc/minke/config.yaml\n").unwrap();
         assert_eq!(install_files(root, &own, &Service::of(root)).unwrap().as_deref(), Some("0.0.1"));
     }
 
