@@ -31,6 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("dns", &["env", "serve", "api", "client", "metrics"]),
     ("ingress", &["env", "serve", "api", "client", "metrics"]),
     ("image", &[]),
+    ("registry", &["env", "serve"]),
     ("cli", &["env", "api", "client"]),
     ("testkit", &[]),
     ("e2e", &["env", "api", "client", "image", "node-plugins"]),

@@ -1,0 +1,79 @@
+//! Blobs on their way in: a file each, which takes its place once its digest is what it should be.
+//! Used by `handler`.
+//! Invariant: nothing gets a digest's name that has another (test: `blobs_come_back_as_they_were_pushed`).
+
+use std::{fs, io, path::PathBuf, time::Duration};
+
+use env::Env;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::io::AsyncWriteExt;
+
+use crate::{answers::Problem, digest::Digest, storage::Storage};
+
+/// Nobody goes on with one that is older.
+const UPLOAD_AGE_MAX: Duration = Duration::from_secs(86_400);
+
+impl Storage {
+    fn upload(&self, id: &str) -> PathBuf {
+        self.uploads().join(id)
+    }
+
+    pub fn start_upload(&self, env: &Env) -> io::Result<String> {
+        let id = env.uuid().replace('-', "");
+        fs::File::create_new(self.upload(&id))?;
+        Ok(id)
+    }
+
+    pub fn upload_size(&self, id: &str) -> Result<u64, Problem> {
+        match fs::metadata(self.upload(id)) {
+            Ok(found) => Ok(found.len()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Problem::UploadUnknown),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Appends what comes, and returns how much there is then. `from` is where the client thinks it goes.
+    pub async fn append(&self, id: &str, from: Option<u64>, mut body: Incoming) -> Result<u64, Problem> {
+        let mut size = self.upload_size(id)?;
+        if from.is_some_and(|from| from != size) {
+            return Err(Problem::RangeInvalid(size));
+        }
+        let mut file = tokio::fs::OpenOptions::new().append(true).open(self.upload(id)).await?;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Problem::UploadInvalid(error.to_string()))?;
+            if let Ok(bytes) = frame.into_data() {
+                file.write_all(&bytes).await?;
+                size += bytes.len() as u64;
+            }
+        }
+        file.flush().await?;
+        Ok(size)
+    }
+
+    /// What has come is the blob, if it is what its digest says; else it is gone.
+    pub fn finish_upload(&self, id: &str, digest: &Digest) -> Result<(), Problem> {
+        self.upload_size(id)?;
+        let path = self.upload(id);
+        if Digest::of_file(&path)? != *digest {
+            fs::remove_file(&path)?;
+            return Err(Problem::DigestInvalid);
+        }
+        fs::File::open(&path)?.sync_all()?;
+        Ok(fs::rename(&path, self.blob(digest))?)
+    }
+
+    pub fn cancel_upload(&self, id: &str) -> Result<(), Problem> {
+        self.upload_size(id)?;
+        Ok(fs::remove_file(self.upload(id))?)
+    }
+
+    pub fn forget_old_uploads(&self, env: &Env) -> io::Result<()> {
+        for entry in fs::read_dir(self.uploads())?.flatten() {
+            if crate::garbage::is_older(&entry.path(), UPLOAD_AGE_MAX, env) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
