@@ -39,16 +39,28 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let flags = flags::Flags::parse();
+    let arguments = match flags::config_file::expand(&flags::config_file::command(), std::env::args_os().collect()) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("minke: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let flags = flags::Flags::parse_from(arguments);
     file_modes::set_umask(flags.command.runs_kubelet());
     flags.logging.start();
     if flags.command.only_prints() {
         end_quietly_without_reader();
     }
+    let command = flags.command.name();
     match commands::run(flags.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("minke: {error:#}");
+            let error = format!("{error:#}");
+            eprintln!("minke: {error}");
+            if let Some(step) = commands::next_step::of(command, &error) {
+                eprintln!("minke: {step}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -63,6 +63,16 @@ pub fn keep_renewed(
     Ok(())
 }
 
+/// Writes those that are there again, with the certificates that there are now. Returns how many.
+pub fn rewrite(instance: &Instance, pki: &Pki, env: &Env) -> Result<usize> {
+    let present: Vec<_> = files(instance).into_iter().filter(|(path, _)| path.exists()).collect();
+    for file in &present {
+        let server = client::from_kubeconfig(&file.0, "")?.server;
+        write(std::slice::from_ref(file), pki, &server, env)?;
+    }
+    Ok(present.len())
+}
+
 /// Returns when the first of them is to be renewed.
 fn write(files: &[(PathBuf, Leaf)], pki: &Pki, server: &str, env: &Env) -> Result<Duration> {
     let mut wait = Duration::MAX;

@@ -3,6 +3,8 @@
 
 pub mod authorities;
 pub mod ca_pin;
+pub mod inventory;
 pub mod kubeconfigs;
 pub mod kubelet_serving_ca;
 pub mod pki;
+pub mod reissue;

@@ -191,6 +191,13 @@ impl Pki {
         client::certified_key(chain.as_bytes(), pem.key.as_bytes()).map_err(anyhow::Error::msg)
     }
 
+    /// A new certificate, whatever the one on disk is good for.
+    pub fn replace(&self, leaf: &Leaf) -> Result<()> {
+        let pem = self.issue(leaf)?;
+        write_private(&self.path(&format!("{}.key", leaf.name)), &pem.key)?;
+        write_public(&self.path(&format!("{}.crt", leaf.name)), &pem.certificate)
+    }
+
     fn issue(&self, leaf: &Leaf) -> Result<Pem> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(leaf.dns_names.clone())?;

@@ -2,6 +2,7 @@
 //! Used by `commands`, `control_plane` and `node` before and while they run something.
 
 pub mod clusters;
+pub mod data_version;
 pub mod file_modes;
 pub mod host;
 pub mod instance;

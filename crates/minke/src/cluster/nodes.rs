@@ -271,7 +271,8 @@ pub async fn start(name: &str, node: &Instance) -> Result<()> {
     let record = record(name, node)?;
     let log = file_modes::open_log(&node.log_file())?;
     let mut command = env::open_files::command(std::env::current_exe()?);
-    command.args(&record.arguments).env(SUPERVISED, "1");
+    // All that it is told is in the record: flags of a file would be those of another node.
+    command.args(&record.arguments).env(SUPERVISED, "1").env(flags::config_file::ENVIRONMENT, "");
     // A group of its own: what ends the terminal's programs does not end a node.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
     let mut child = tokio::process::Command::from(command)

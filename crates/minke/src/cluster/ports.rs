@@ -25,6 +25,8 @@ pub const PROXY_HEALTHZ_PORT: u16 = 10256;
 pub const PROXY_METRICS_PORT: u16 = 10249;
 pub const DNS_METRICS_PORT: u16 = 9153;
 
+const HEALTH_PORTS_FILE: &str = "health-ports.json";
+
 /// Between the ports of one cluster and the next. No two defaults differ by a multiple of it.
 const PORT_STEP: u16 = 20;
 const CLUSTERS_MAX: u16 = 50;
@@ -105,7 +107,23 @@ pub fn settle_node(node: &mut flags::Node, dns: Choice, instance: &Instance) -> 
             );
         }
     }
+    let health = [("kubelet", node.healthz_port), ("service proxy", node.proxy_healthz_port)];
+    let health: BTreeMap<&str, u16> = health.into_iter().map(|(name, port)| (name, port.unwrap_or(0))).collect();
+    write_private(&instance.data.join(HEALTH_PORTS_FILE), &serde_json::to_string(&health)?)?;
     ports.keep()
+}
+
+/// Where the parts of a node tell their health on this machine, by the name of the part; 0 is nowhere.
+pub fn health_ports(instance: &Instance) -> BTreeMap<String, u16> {
+    let text = fs::read(instance.data.join(HEALTH_PORTS_FILE)).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+/// Who listens on a port of this machine, as it is told to people.
+pub fn holder_of(port: u16) -> Option<(String, bool)> {
+    let holder = listening(port, |_| true).map(owner)?;
+    let is_minke = holder.as_ref().is_some_and(Holder::is_minke);
+    Some((told(holder), is_minke))
 }
 
 /// Those of a service proxy in a process of its own.

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cluster::{file_modes, ports};
+use crate::cluster::{data_version, file_modes, ports};
 
 const MIN_FREE_BYTES: u64 = 256 << 20;
 
@@ -59,7 +59,7 @@ pub fn data_directory(path: &Path) -> Result<()> {
             MIN_FREE_BYTES >> 20
         );
     }
-    Ok(())
+    data_version::check_and_record(path)
 }
 
 /// Every static pod manifest can be read and is a pod: later ones that are not hide only themselves.

@@ -72,6 +72,46 @@ pub async fn import_own(socket: &Path, reference: &str, archive: Vec<u8>) -> Res
     import(socket, file.path()).await.map(drop)
 }
 
+/// Pushes through containerd's own client, which knows registries by the same directory as containerd.
+pub async fn push(socket: &Path, registries: &Path, local: &str, remote: &str) -> Result<()> {
+    let mut command = ctr(socket);
+    command.args(["images", "push", "--hosts-dir"]).arg(registries).args([remote, local]);
+    run(command, || format!("{remote} was not pushed")).await
+}
+
+/// Takes a name away from an image that has others.
+pub async fn untag(socket: &Path, reference: &str) -> Result<()> {
+    let mut command = ctr(socket);
+    command.args(["images", "rm", reference]);
+    run(command, || format!("{reference} was not removed")).await
+}
+
+/// Writes an archive whole or not at all.
+pub async fn export(socket: &Path, archive: &Path, references: &[String]) -> Result<()> {
+    let mut partial = archive.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let mut command = ctr(socket);
+    command.args(["images", "export"]).arg(&partial).args(references);
+    let written = run(command, || format!("{} was not written", archive.display())).await;
+    let kept = written.and_then(|()| {
+        std::fs::rename(&partial, archive).with_context(|| format!("can't write {}", archive.display()))
+    });
+    if kept.is_err() {
+        let _ = std::fs::remove_file(&partial);
+    }
+    kept
+}
+
+async fn run(mut command: Command, failed: impl Fn() -> String) -> Result<()> {
+    let output = command.output().await.context("failed to run ctr: install it with apt-get install containerd")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("{}: {}", failed(), text.lines().last().unwrap_or_default().trim_start_matches("ctr: "));
+    }
+    Ok(())
+}
+
 /// Prints every image: name, size, digest.
 pub async fn list(socket: &Path) -> Result<()> {
     let runtime = cri::RemoteRuntime::new(&socket.display().to_string(), None);

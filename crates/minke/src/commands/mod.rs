@@ -2,17 +2,29 @@
 //! Called by `main`.
 //! Every long-running command ends cleanly on SIGTERM.
 
+pub mod certs;
+pub mod completion;
 pub mod demo;
+pub mod doctor;
 pub mod down;
+pub mod image;
 pub mod images;
+pub mod install;
+pub mod logs;
+pub mod machine_checks;
+pub mod next_step;
+pub mod redaction;
 pub mod reencrypt;
 pub mod report;
+pub mod status;
+pub mod support_bundle;
 pub mod up;
+pub mod versions;
 
 use std::{path::Path, sync::Arc};
 
 use ::ingress::IngressConfig;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use client::{
     Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ServiceAccountTransport, from_kubeconfig,
 };
@@ -25,7 +37,6 @@ use crate::{
     certificates::{kubeconfigs, pki::Pki},
     cluster::{
         clusters, file_modes, host,
-        instance::Instance,
         leader_identity::LeaderIdentity,
         nodes, ports, preflight,
         process::{self, PidFile},
@@ -35,9 +46,12 @@ use crate::{
     components::Components,
     control_plane::{
         component_port::{self, Health, Pages},
-        server,
+        registry, server,
     },
-    flags::{Agent, Command, Image, Remote, Scheduler, Server, Store, ingress_flags::IngressAlone, kubelet_flags},
+    flags::{
+        Agent, Command, ConfigCommand, Remote, Scheduler, Server, Store, config_file, ingress_flags::IngressAlone,
+        kubelet_flags,
+    },
     network::ingress,
     node::{access::Access, agent, container_runtime::Runtime, network_policy_enforcer, service_proxy},
     runtime,
@@ -61,14 +75,37 @@ pub fn run(command: Command) -> Result<()> {
         Command::Proxy(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Proxy)),
         Command::Ingress(flags) => runtime()?.block_on(run_ingress(flags)),
         Command::Node(command) => nodes::run(command),
-        Command::Image(command) => runtime()?.block_on(run_image(command)),
+        Command::Image(command) => runtime()?.block_on(image::run(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
+        Command::Status(look) => runtime()?.block_on(status::run(&look)),
+        Command::Doctor(look) => runtime()?.block_on(doctor::run(&look)),
+        Command::Logs(flags) => logs::run(&flags),
+        Command::SupportBundle(flags) => runtime()?.block_on(support_bundle::run(&flags)),
+        // Certificates that renew themselves are tasks.
+        Command::Certs(command) => runtime()?.block_on(async { certs::run(command) }),
+        Command::Config(command) => run_config(&command),
+        Command::Install(flags) => install::install(&flags),
+        Command::Uninstall(flags) => install::uninstall(&flags),
+        Command::Completion { shell } => completion::print_completion(shell),
+        Command::Man(flags) => completion::man(&flags),
         // `main` takes the usual way; these are `minke --some-flag kubectl …`.
         Command::Kubectl { arguments } => run_kubectl(arguments),
         Command::Why { arguments } => run_kubectl([vec!["why".to_string()], arguments].concat()),
         Command::Timeline { arguments } => run_kubectl([vec!["timeline".to_string()], arguments].concat()),
         Command::Top { arguments } => run_kubectl([vec!["live-top".to_string()], arguments].concat()),
     }
+}
+
+fn run_config(command: &ConfigCommand) -> Result<()> {
+    let flags = config_file::command();
+    match command {
+        ConfigCommand::Example => print!("{}", config_file::example(&flags)),
+        ConfigCommand::Check { file } => {
+            let settings = config_file::check_file(&flags, file)?;
+            println!("{} is good ({settings} settings)", file.display());
+        }
+    }
+    Ok(())
 }
 
 fn run_kubectl(arguments: Vec<String>) -> anyhow::Result<()> {
@@ -115,6 +152,7 @@ async fn run_server(mut flags: Server, whole: bool) -> Result<()> {
         if whole {
             server::start_controllers(&plane, &flags, &instance, env, shutdown, components).await?;
         }
+        registry::start(&flags.registry, &plane, &instance, (env, shutdown), report, components).await?;
         Ok((pid, plane))
     })
     .await
@@ -292,54 +330,6 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
         Ok(Some(pid))
     })
     .await
-}
-
-/// The sockets of every containerd of the cluster on this machine. A stopped node has none.
-fn runtimes(instance: &Instance) -> Vec<(String, std::path::PathBuf)> {
-    let own = ("this machine".to_string(), instance.containerd_socket());
-    let others = instance.nodes().into_iter().map(|(name, node)| (format!("node {name}"), node.containerd_socket()));
-    std::iter::once(own).chain(others).filter(|(_, socket)| socket.exists()).collect()
-}
-
-async fn run_image(command: Image) -> Result<()> {
-    match command {
-        Image::Import { data, files } => {
-            let runtimes = runtimes(&data.instance());
-            if runtimes.is_empty() {
-                bail!("no cluster runs in {}: start it with `minke up`", data.path.display());
-            }
-            let display = crate::commands::report::Display::new("importing");
-            for file in &files {
-                let (archive, _kept) = images::plain(file)?;
-                let mut names = Vec::new();
-                for (node, socket) in &runtimes {
-                    display.waiting(&format!("importing {} into {node}", file.display()));
-                    names = images::import(socket, &archive).await.with_context(|| format!("on {node}"))?;
-                }
-                if names.is_empty() {
-                    bail!("{} holds no image for this machine", file.display());
-                }
-                for name in names {
-                    println!("{name}");
-                }
-            }
-            display.finish();
-            Ok(())
-        }
-        Image::Ls { data } => {
-            let runtimes = runtimes(&data.instance());
-            if runtimes.is_empty() {
-                bail!("no cluster runs in {}: start it with `minke up`", data.path.display());
-            }
-            for (node, socket) in &runtimes {
-                if runtimes.len() > 1 {
-                    println!("{node}:");
-                }
-                images::list(socket).await.with_context(|| format!("{node} does not answer"))?;
-            }
-            Ok(())
-        }
-    }
 }
 
 async fn run_store(command: Store) -> Result<()> {

@@ -3,7 +3,15 @@
 //! Colour and spinners only on a terminal.
 
 use std::{
+    ffi::OsStr,
     io::{IsTerminal, Write},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
     sync::Arc,
     time::Duration,
 };
@@ -14,6 +22,18 @@ use parking_lot::Mutex;
 
 /// Set for a process whose stdout another one reads until it is ready.
 pub const SUPERVISED: &str = "MINKE_SUPERVISED";
+
+/// Where systemd is told of a service of `Type=notify` that it has started.
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+
+fn notify(socket: &OsStr) -> std::io::Result<()> {
+    let name = socket.as_bytes();
+    let address = match name.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(socket)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(drop)
+}
 
 /// The foreground process tells its steps to the waiting one in this form, one per line on stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +96,11 @@ impl Reporter {
 
     pub fn ready(&self) {
         self.tell(Line::Ready);
+        if let Some(socket) = std::env::var_os(NOTIFY_SOCKET)
+            && let Err(error) = notify(&socket)
+        {
+            tracing::warn!(%error, "failed to tell systemd that the start is over");
+        }
         // The reader goes away now: nothing may be written to it any more.
         *self.0.done.lock() = true;
     }
@@ -135,6 +160,21 @@ impl Display {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn systemd_is_told_at_either_kind_of_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let name = format!("minke-notify-{}", std::process::id());
+        let named = UnixDatagram::bind(&path).unwrap();
+        let abstract_ = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        for (socket, address) in [(named, path.into_os_string()), (abstract_, format!("@{name}").into())] {
+            notify(&address).unwrap();
+            let mut heard = [0; 32];
+            let length = socket.recv(&mut heard).unwrap();
+            assert_eq!(&heard[..length], b"READY=1");
+        }
+    }
 
     #[test]
     fn lines_survive_the_pipe() {

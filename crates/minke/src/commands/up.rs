@@ -28,7 +28,7 @@ use crate::{
         report::{Display, Line, Reporter, SUPERVISED},
     },
     components::Components,
-    control_plane::server,
+    control_plane::{registry, server},
     flags::{self, Choice, kubelet_flags},
     network::ingress,
     node::{agent, container_runtime::Runtime},
@@ -162,6 +162,7 @@ async fn run(
     let api = server::start_api(&flags.server, true, instance, env, shutdown, report, components);
     let (plane, runtime) = tokio::try_join!(api, runtime)?;
     server::start_controllers(&plane, &flags.server, instance, env, shutdown, components).await?;
+    registry::start(&flags.server.registry, &plane, instance, (env, shutdown), report, components).await?;
     let mut endpoints = vec![runtime.endpoint().to_path_buf()];
     let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
     let others = start_others(&flags, instance, &plane, switch, report);

@@ -3,6 +3,7 @@
 
 pub mod component_port;
 pub mod join_token;
+pub mod registry;
 pub mod server;
 
 #[cfg(test)]

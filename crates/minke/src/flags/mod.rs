@@ -4,11 +4,15 @@
 
 pub mod audit_flags;
 pub mod authentication_flags;
+mod command_properties;
+pub mod config_file;
 pub mod controller_flags;
+pub mod everyday_flags;
 pub mod feature_flags;
 pub mod ingress_flags;
 pub mod kubelet_flags;
 pub mod proxy_flags;
+pub mod registry_flags;
 pub mod scheduler_flags;
 pub mod security_flags;
 pub mod store_flags;
@@ -26,6 +30,8 @@ use kubelet::configuration::Configuration;
 use proxy::KubeProxyConfiguration;
 
 pub use self::{
+    everyday_flags::{Certs, ConfigCommand, Install, Logs, Look, Man, OutputForm, SupportBundle, Uninstall},
+    registry_flags::RegistryFlags,
     scheduler_flags::{Scheduler, scheduler_config},
     subcommands::{Image, NamedNode, NodeCommand, Store},
 };
@@ -49,6 +55,11 @@ use crate::{
 pub struct Flags {
     #[command(flatten)]
     pub logging: Logging,
+    /// File with flags for those that are not typed (`minke config example` prints one); also behind the command, where
+    /// the component has no --config of its own [default: /etc/minke/config.yaml, if it is there]
+    // Taken out of the line by `config_file` before this is parsed.
+    #[arg(long = "config", value_name = "FILE")]
+    pub _config: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -84,6 +95,28 @@ pub enum Command {
     /// Back up, restore or check the embedded store
     #[command(subcommand)]
     Store(Store),
+    /// Show what runs, how it is, and what to look after
+    Status(Look),
+    /// Look at this machine for what a cluster needs, and say what to do about it
+    Doctor(Look),
+    /// Show the cluster's log
+    Logs(Logs),
+    /// Gather what somebody needs who is to help, without any secret in it
+    SupportBundle(SupportBundle),
+    /// Look at the cluster's certificates, or issue them again
+    #[command(subcommand)]
+    Certs(Certs),
+    /// Print or check a configuration file
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Put minke on this machine as a service, or a newer one in the place of an older
+    Install(Install),
+    /// Take it off again
+    Uninstall(Uninstall),
+    /// Print what a shell needs to complete minke's commands and flags
+    Completion { shell: clap_complete::Shell },
+    /// Print the manual
+    Man(Man),
     /// Say why an object is pending, not ready, restarting or terminating (TYPE/NAME, with kubectl's flags)
     #[command(disable_help_flag = true)]
     Why {
@@ -108,25 +141,6 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-}
-
-impl Command {
-    /// Commands that do their work, print and end.
-    pub fn only_prints(&self) -> bool {
-        match self {
-            Self::Up(up) => !up.foreground,
-            other => {
-                let is_kubectl =
-                    matches!(other, Self::Kubectl { .. } | Self::Why { .. } | Self::Timeline { .. } | Self::Top { .. });
-                is_kubectl || matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_))
-            }
-        }
-    }
-
-    /// Whether a kubelet is part of the process.
-    pub fn runs_kubelet(&self) -> bool {
-        matches!(self, Self::Up(_) | Self::Agent(_) | Self::Kubelet(_))
-    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -189,6 +203,8 @@ pub struct Server {
     pub controllers: Controllers,
     #[command(flatten)]
     pub security: Security,
+    #[command(flatten)]
+    pub registry: RegistryFlags,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -51,6 +51,38 @@ pub enum Image {
         #[command(flatten)]
         data: DataDirectory,
     },
+    /// Remove images from every node
+    Rm {
+        #[command(flatten)]
+        data: DataDirectory,
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+    },
+    /// Pull images onto every node
+    Pull {
+        #[command(flatten)]
+        data: DataDirectory,
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+    },
+    /// Push an image of a node to a registry; credentials are those of <data-dir>/registries/HOST/hosts.toml
+    Push {
+        #[command(flatten)]
+        data: DataDirectory,
+        image: String,
+        /// Another name for it there, such as localhost:5000/NAME
+        target: Option<String>,
+    },
+    /// Write images of a node to an archive, which `import` and docker read
+    Save {
+        #[command(flatten)]
+        data: DataDirectory,
+        /// Archive to write
+        #[arg(short = 'o', long, value_name = "FILE")]
+        output: PathBuf,
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+    },
 }
 
 #[derive(Debug, Clone, Subcommand)]

@@ -41,7 +41,7 @@ use crate::{
         join::{Member, Serving},
         network_policy_enforcer,
         own_node::{self, Names, OwnNode},
-        service_proxy,
+        registry_hosts, service_proxy,
     },
 };
 
@@ -65,6 +65,8 @@ pub struct Node {
     kubelet_ca: Arc<RwLock<String>>,
     /// Who this node is to other nodes.
     identity: Identity,
+    /// How containerd reaches the cluster's registry; none where the node has no certificate in a file of ours.
+    registry: Option<registry_hosts::Way>,
 }
 
 impl Node {
@@ -108,12 +110,18 @@ impl Node {
             service_cidrs: server.service_cidr.clone(),
             dns: server.dns,
             local_storage: server.local_storage,
+            registry: Some(registry_hosts::Way::Loopback),
         })
     }
 
     /// A node apart from the control plane.
     pub fn remote(flags: &flags::Agent, access: Access, runtime: Runtime, instance: &Instance) -> Result<Self> {
         let Access { client, client_ca, kubelet_ca, serving, joined, identity } = access;
+        let registry = joined.is_some().then(|| registry_hosts::Way::Tls {
+            ca_pem: client_ca.clone(),
+            certificate: instance.pki().join("kubelet-client.crt"),
+            key: instance.pki().join("kubelet-client.key"),
+        });
         Ok(Self {
             own: OwnNode { client: client.clone(), name: node_name(&flags.node)? },
             addresses: flags.node.node_ip.clone(),
@@ -130,6 +138,7 @@ impl Node {
             client_ca,
             kubelet_ca,
             identity,
+            registry,
         })
     }
 
@@ -147,10 +156,18 @@ impl Node {
         let gate = node.gate(OwnRules::Here(proxy.applied_state.clone()), &informers, env);
         node.start_network(proxy, env, shutdown, &informers, components);
         node.start_kubelet(env, shutdown, gate, components)?;
+        node.follow_registry(env, shutdown);
         let ready = node.ready(env, shutdown).await;
         ready.then_some(()).context("the node did not become ready")?;
         report.step(&format!("node {} ready", node.own.name));
         Ok(())
+    }
+
+    /// A containerd of somebody else has registries of its own.
+    fn follow_registry(&self, env: &Env, shutdown: &CancellationToken) {
+        let Some(way) = self.registry.clone().filter(|_| self.runtime.is_ours()) else { return };
+        let (directory, client) = (self.instance.data.join("registries"), self.own.client.clone());
+        env.spawn(registry_hosts::follow(directory, way, client, env.clone(), shutdown.clone()));
     }
 
     /// A kubelet whose service proxy is another process.

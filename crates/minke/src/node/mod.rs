@@ -7,4 +7,5 @@ pub mod container_runtime;
 pub mod join;
 pub mod network_policy_enforcer;
 pub mod own_node;
+pub mod registry_hosts;
 pub mod service_proxy;
