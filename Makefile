@@ -44,10 +44,13 @@ soak: ## Churn on a real cluster of two nodes whose processes are killed, ending
 	cargo build --locked --quiet --workspace --bin soak
 	@MINKE=$(abspath $(MINKE)) target/debug/soak $(or $(MINUTES),30)
 
+dist: ## Static binary, Debian package, tarball, offline bundle, SBOM and checksums, into target/dist
+	@tools/dist
+
 bench: ## Figures as ratios, on this machine
 	@tools/bench
 
 fmt: ## Format the code
 	cargo fmt --all
 
-.PHONY: help up down build test test-fast test-reference sim sim-disk fuzz soak bench fmt
+.PHONY: help up down build test test-fast test-reference sim sim-disk fuzz soak dist bench fmt
