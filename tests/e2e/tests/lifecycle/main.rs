@@ -6,5 +6,6 @@ mod beside;
 mod configured;
 mod foreign;
 mod leftovers;
+mod pushed_images;
 mod several_nodes;
 mod survival;

@@ -3,7 +3,9 @@
 
 use std::process::Command;
 
-use e2e::{BUSYBOX, Cluster, Kubectl, Options, eventually, minke, update_under_load};
+use e2e::{BUSYBOX, Cluster, Kubectl, Options, eventually, free_port, minke, update_under_load};
+
+use crate::pushed_images;
 
 fn node(cluster: &Cluster, arguments: &[&str]) -> String {
     let output = Command::new(minke()).arg("node").args(arguments).arg("--data-dir").arg(&cluster.data).output();
@@ -256,7 +258,10 @@ fn made_again(kubectl: &Kubectl, here: &str, name: &str) {
 }
 
 fn check(network: &str) {
-    let extra = ["--nodes", "3", "--pod-network", network].map(str::to_string).to_vec();
+    let registry = free_port();
+    let port = registry.to_string();
+    let extra = ["--nodes", "3", "--pod-network", network, "--registry", "--registry-port", &port];
+    let extra = extra.map(str::to_string).to_vec();
     let cluster = Cluster::prepare(Options { extra }).both_families().started();
     cluster.import_busybox();
     let kubectl = cluster.kubectl();
@@ -265,6 +270,7 @@ fn check(network: &str) {
         let nodes = kubectl.json(&["get", "nodes"])["items"].as_array().cloned().unwrap_or_default();
         if (nodes.len(), nodes.iter().filter(open).count()) == (3, 3) { Ok(()) } else { Err(nodes) }
     });
+    pushed_images::run_on_every_node(&cluster, registry);
     servers(&kubectl, "DaemonSet", "each", "minReadySeconds: 0");
     let found = pods(&kubectl);
     assert_eq!(found.len(), 3, "{found:?}");
