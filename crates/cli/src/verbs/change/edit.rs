@@ -47,6 +47,8 @@ pub static COMMAND: Command = Command {
 async fn edit(session: &Session, matches: &Matches) -> Result<()> {
     let mut selection = Selection::of(session, matches)?;
     selection.latest = true;
+    // What the editor brings back is checked, not the file that names the object.
+    selection.validate = false;
     let mut operation = Operation::of(session, matches)?;
     let infos = selection.all_or_nothing(session).await?;
     if infos.is_empty() {

@@ -120,6 +120,8 @@ async fn set(session: &Session, matches: &Matches) -> Result<()> {
 async fn edit_annotation(session: &Session, matches: &Matches) -> Result<()> {
     let mut selection = Selection::of(session, matches)?;
     selection.latest = true;
+    // What the editor brings back is checked, not the file that names the object.
+    selection.validate = false;
     let mut operation = Operation::of(session, matches)?;
     for info in selection.all_or_nothing(session).await? {
         let before = configuration(&info)?;
