@@ -162,8 +162,7 @@ impl PodCertificateManager {
             let _ = self.env.timeout(FIRST_ANSWER_TIMEOUT, answered).await;
         }
         self.count();
-        let credential = state.borrow().credential();
-        credential
+        state.borrow().credential()
     }
 
     fn register(
