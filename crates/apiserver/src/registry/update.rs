@@ -277,7 +277,10 @@ impl Registry {
         let behavior = &change.served.behavior;
         match change.subresource {
             "" => behavior.prepare_update(new, old),
-            "status" => behavior.prepare_status_update(new, old),
+            "status" => {
+                behavior.prepare_status_update(new, old);
+                behavior.stamp_status_update(new, old, self.cluster.env.now());
+            }
             other => behavior.prepare_subresource_update(other, new, old),
         }
         // A pod is not asked for anything else by being bound.
