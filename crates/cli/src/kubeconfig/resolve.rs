@@ -181,8 +181,8 @@ pub async fn connection(places: &Places, config: &Config, matches: &Matches, env
     if token.is_none() && user.value["exec"].is_object() {
         let credential = exec::credential(&user, &cluster, &server, &ca).await?;
         token = credential.token;
-        chain = credential.certificate.or(chain);
-        key = credential.key.or(key);
+        chain = credential.certificate_pem.or(chain);
+        key = credential.key_pem.or(key);
     }
     if token.is_none() && user.value["auth-provider"]["name"] == "oidc" {
         token = Some(oidc::id_token(places, &user, env).await?);
