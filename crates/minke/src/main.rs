@@ -39,7 +39,15 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let flags = flags::Flags::parse();
+    let typed = flags::upstream::arguments(std::env::args().collect()).unwrap_or_else(|problem| {
+        eprintln!("Error: {problem}");
+        std::process::exit(1);
+    });
+    if let Some(version) = flags::upstream::version(&typed) {
+        println!("{version}");
+        return ExitCode::SUCCESS;
+    }
+    let flags = flags::Flags::parse_from(typed);
     file_modes::set_umask(flags.command.runs_kubelet());
     flags.logging.start();
     if flags.command.only_prints() {

@@ -88,7 +88,13 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
     let ca_pem = authority(flags, &server, &pki.join("ca.crt"))?;
     let connect = |identity: Identity| -> Result<Client> {
         let ca = client::certificates(ca_pem.as_bytes()).map_err(anyhow::Error::msg)?;
-        let config = HttpsConfig { server: server.clone(), ca, identity, user_agent: "minke-agent".into() };
+        let config = HttpsConfig {
+            server: server.clone(),
+            ca,
+            identity,
+            user_agent: "minke-agent".into(),
+            ..HttpsConfig::default()
+        };
         Ok(Client::new(HttpsTransport::new(config)?))
     };
     let user = format!("system:node:{name}");
