@@ -51,7 +51,7 @@ async fn server(token: &'static str) -> (String, Arc<parking_lot::Mutex<Vec<Stri
 
 async fn ask(transport: &HttpsTransport) -> Result<u16, String> {
     let request = http::Request::get("/version").body(bytes::Bytes::new()).unwrap();
-    transport.send(request).await.map(|answer| answer.status().as_u16()).map_err(|e| e.message)
+    transport.send(request).await.map(|answer| answer.status().as_u16()).map_err(|e| e.message.clone())
 }
 
 #[test]
