@@ -24,9 +24,6 @@ pub struct Proxy {
     /// Address of the API server, in place of the kubeconfig's
     #[arg(long, value_name = "URL")]
     pub master: Option<String>,
-    /// Port of the health check, 0 turns it off; --healthz-bind-address says it better
-    #[arg(long, value_name = "PORT", conflicts_with = "healthz_bind_address")]
-    pub healthz_port: Option<u16>,
     /// Port of the metrics, 0 turns them off; --metrics-bind-address says it better
     #[arg(long, value_name = "PORT", conflicts_with = "metrics_bind_address")]
     pub metrics_port: Option<u16>,
@@ -156,7 +153,8 @@ impl Proxy {
             fields.set(path, value);
         }
         for (path, port, address) in [
-            ("healthzBindAddress", self.healthz_port, "0.0.0.0"),
+            // Upstream's name for it here is that of the kubelet's among the flags of a node, which runs no kubelet.
+            ("healthzBindAddress", self.agent.node.healthz_port, "0.0.0.0"),
             ("metricsBindAddress", self.metrics_port, "127.0.0.1"),
         ] {
             match port {
