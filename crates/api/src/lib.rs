@@ -32,6 +32,9 @@ pub mod verb;
 pub mod vertical_pod_autoscaler;
 pub mod watch;
 
+/// What every component of ours says it is: the API it has, and who made it.
+pub const GIT_VERSION: &str = "v1.35.0+minke";
+
 pub use accessor::Accessor;
 pub use kinds::{Resource, Scope};
 pub use object::{Meta, Object};

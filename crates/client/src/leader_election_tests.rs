@@ -239,3 +239,44 @@ async fn terms_end_with_everything_they_started() {
     env.sleep(Duration::from_secs(1)).await;
     assert_eq!(state(), (2, 0));
 }
+
+/// On one Lease with upstream's: what it left is read as it means it, and what we leave is what it would.
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_given_back_and_taken_as_upstream_does() {
+    let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+    let (leaders, server) = (Leaders::default(), OneLease::default());
+    let theirs = |holder: &str, seconds: u64| {
+        let time = "2025-12-31T23:59:59.000000Z";
+        let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": seconds, "acquireTime": time,
+            "renewTime": time, "leaseTransitions": 3 });
+        let metadata = json!({ "name": "l", "namespace": "kube-system", "resourceVersion": "1" });
+        Some(json!({ "metadata": metadata, "spec": spec }))
+    };
+    let spec = |field: &str| server.lease.lock().as_ref().unwrap()["spec"][field].clone();
+    // A holder that asked for a minute has it, whatever we ask for.
+    *server.lease.lock() = theirs("upstream", 60);
+    let waiting = candidate("one", &server, &leaders, &env);
+    env.sleep(Duration::from_secs(55)).await;
+    assert!(leaders.lock().is_empty(), "its minute is not over");
+    env.sleep(Duration::from_secs(15)).await;
+    assert_eq!((spec("holderIdentity"), spec("leaseTransitions")), (json!("one"), json!(4)));
+    waiting.abort();
+    // One that was given back is free at once, and our own is given back at the end.
+    *server.lease.lock() = theirs("", 1);
+    let (client, shutdown) = (Client::new(server.clone()), CancellationToken::new());
+    let led = {
+        let (env, shutdown) = (env.clone(), shutdown.clone());
+        env::spawn(async move {
+            let work = |term: CancellationToken| async move { term.cancelled().await };
+            lead(&LeaderElection::new("l", "two".into()), &client, &env, &shutdown, work).await;
+        })
+    };
+    env.sleep(Duration::from_millis(100)).await;
+    assert_eq!((spec("holderIdentity"), spec("leaseTransitions")), (json!("two"), json!(4)));
+    let renewed = spec("renewTime");
+    assert!(renewed.as_str().is_some_and(|time| time.len() == "2026-01-01T00:00:00.000000Z".len()), "{renewed}");
+    shutdown.cancel();
+    led.await.unwrap();
+    assert_eq!((spec("holderIdentity"), spec("leaseDurationSeconds")), (json!(""), json!(1)));
+    assert_eq!(spec("leaseTransitions"), 4);
+}

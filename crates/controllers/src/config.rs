@@ -2,7 +2,7 @@
 //! Read by `descriptors` (which controllers run) and by single controllers.
 //! Plain data; nothing here is looked up from the system.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::feature_gates::FeatureGates;
 use client::{Client, ObjectInformer};
@@ -29,6 +29,8 @@ pub struct Config {
     /// Upstream's `--use-service-account-credentials`: each controller writes under an account of its own. Without it all
     /// of them write as the controller manager.
     pub service_account_clients: Option<ServiceAccountClients>,
+    /// Upstream's `--concurrent-*-syncs`: how many keys a controller reconciles at once, where that is not its usual number.
+    pub workers: BTreeMap<String, usize>,
     /// Addresses of pods, at most one range per family. Empty: nodes get no podCIDR.
     pub cluster_cidrs: Vec<IpNet>,
     pub node_cidr_mask_size_ipv4: u8,
@@ -37,6 +39,8 @@ pub struct Config {
     pub service_cidrs: Vec<IpNet>,
     /// Without it certificate requests stay unsigned.
     pub certificate_authority: Option<CertificateAuthority>,
+    /// In its place for requests of one signer (`kubernetes.io/kube-apiserver-client-kubelet`, …).
+    pub signer_authorities: BTreeMap<String, CertificateAuthority>,
     /// Signs `kubernetes.io/kubelet-serving` and nothing else. Without it such requests stay unsigned.
     pub kubelet_serving_authority: Option<CertificateAuthority>,
     /// Names and addresses that no kubelet's serving certificate is approved for. Without it such requests wait for a
@@ -116,11 +120,13 @@ impl Default for Config {
         Self {
             controllers: vec!["*".into()],
             service_account_clients: None,
+            workers: BTreeMap::new(),
             cluster_cidrs: Vec::new(),
             node_cidr_mask_size_ipv4: 24,
             node_cidr_mask_size_ipv6: 64,
             service_cidrs: Vec::new(),
             certificate_authority: None,
+            signer_authorities: BTreeMap::new(),
             kubelet_serving_authority: None,
             kubelet_serving_names_reserved: None,
             cluster_dns: ClusterDns::default(),

@@ -154,10 +154,11 @@ pub(crate) async fn run_table(table: &[ControllerDescriptor], context: Context) 
             continue;
         }
         let client = context.config.client_for(row.service_account, &context.client);
+        let workers = context.config.workers.get(row.name).copied().unwrap_or(row.workers);
         let mut setup = Setup::new(Context { client, ..context.clone() }, row.queue);
         let controller = (row.make)(&mut setup);
         caches.extend(setup.caches.iter().cloned());
-        running.push(context.env.spawn(run_one(row.name, row.workers, setup, controller)));
+        running.push(context.env.spawn(run_one(row.name, workers, setup, controller)));
     }
     context.config.caches.set(caches);
     context.shutdown.cancelled().await;

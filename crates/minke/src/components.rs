@@ -3,12 +3,12 @@
 //! Used by `server` and `agent` to start components, by `up` and `commands` to wait.
 //! The first failure is the one that is told.
 
-use std::{fmt::Display, future::Future, sync::Arc};
+use std::{fmt::Display, future::Future, sync::Arc, time::Duration};
 
 use anyhow::{Error, anyhow};
 use env::Env;
 use parking_lot::Mutex;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 #[derive(Clone)]
 pub struct Components {
@@ -16,11 +16,36 @@ pub struct Components {
     shutdown: CancellationToken,
     failure: Arc<Mutex<Option<Error>>>,
     failed: CancellationToken,
+    /// Those that have something to do when they are told to stop.
+    ending: TaskTracker,
 }
 
 impl Components {
     pub fn new(env: &Env, shutdown: &CancellationToken) -> Self {
-        Self { env: env.clone(), shutdown: shutdown.clone(), failure: Arc::default(), failed: CancellationToken::new() }
+        Self {
+            env: env.clone(),
+            shutdown: shutdown.clone(),
+            failure: Arc::default(),
+            failed: CancellationToken::new(),
+            ending: TaskTracker::new(),
+        }
+    }
+
+    /// The same, for one that gives something back when it is told to stop (`stopped` waits for it).
+    pub fn run_to_end<E: Display + Send + 'static>(
+        &self,
+        name: &'static str,
+        component: impl Future<Output = Result<(), E>> + Send + 'static,
+    ) {
+        self.run(name, self.ending.track_future(component));
+    }
+
+    /// After they were told to stop: until those that have something to do have done it, or `limit` is over.
+    pub async fn stopped(&self, limit: Duration) {
+        self.ending.close();
+        if self.env.timeout(limit, self.ending.wait()).await.is_none() {
+            tracing::warn!("a component was told to stop and takes too long");
+        }
     }
 
     /// Runs a component. Its end is a failure unless we are stopping, whether it says why, only ends, or panics.

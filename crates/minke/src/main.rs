@@ -39,7 +39,16 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let arguments = match flags::config_file::expand(&flags::config_file::command(), std::env::args_os().collect()) {
+    let typed = flags::upstream::arguments(std::env::args().collect()).unwrap_or_else(|problem| {
+        eprintln!("Error: {problem}");
+        std::process::exit(1);
+    });
+    if let Some(version) = flags::upstream::version(&typed) {
+        println!("{version}");
+        return ExitCode::SUCCESS;
+    }
+    let typed = typed.into_iter().map(Into::into).collect();
+    let arguments = match flags::config_file::expand(&flags::config_file::command(), typed) {
         Ok(arguments) => arguments,
         Err(error) => {
             eprintln!("minke: {error:#}");

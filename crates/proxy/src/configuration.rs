@@ -48,7 +48,14 @@ impl KubeProxyConfiguration {
     pub fn load(path: &Path) -> Result<Self, ConfigurationError> {
         let failed = |message: String| ConfigurationError::Load { path: path.display().to_string(), message };
         let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        Self::parse(&text).map_err(|error| failed(error.to_string()))
+        let mut read = Self::parse(&text).map_err(|error| failed(error.to_string()))?;
+        // In a file an empty address is none that was said, as in those that kubeadm writes; only a flag turns a port off.
+        for address in ["healthzBindAddress", "metricsBindAddress"] {
+            if read.get(address).is_some_and(|value| value == "") {
+                read.0.remove(address);
+            }
+        }
+        Ok(read)
     }
 
     /// YAML or JSON.

@@ -1,5 +1,5 @@
 //! How every listener of ours accepts connections and what it bears with: `slots` cap them, `accept` is the one accept
-//! loop, `http` speaks TLS and HTTP over them, `deadlines` ends those that only wait.
+//! loop, `http` speaks TLS (`tls_options`) and HTTP over them, `deadlines` ends those that only wait.
 //! Used by the API server, the kubelet, the component ports, health and metrics ports, and DNS over TCP.
 //! Invariant: no connection is held without a slot (type: `accept` gives one with each), and none waits for its peer
 //! without a deadline, except while an answer that has no end (a watch, `logs -f`, an upgraded connection) is under way
@@ -14,6 +14,7 @@ mod http;
 mod limits;
 mod replayed_stream;
 mod slots;
+mod tls_options;
 
 pub use accept::{Accept, accept};
 pub use activity::{Answer, TrackedStream};
@@ -21,3 +22,4 @@ pub use http::{Finite, Handler, Peer, serve_http, serve_https};
 pub use limits::Limits;
 pub use replayed_stream::ReplayedStream;
 pub use slots::{Slot, Slots};
+pub use tls_options::{TlsOptions, is_cipher_suite};

@@ -80,6 +80,9 @@ pub trait Behavior: Send + Sync {
         reset_to_old(object, old, self.status_update_resets());
     }
 
+    /// Notes in the new status when it changed, where the client did not. After `prepare_status_update`.
+    fn stamp_status_update(&self, _object: &mut Value, _old: &Value, _now: jiff::Timestamp) {}
+
     /// Metadata that an update of `status` leaves as it was, beyond what only the server writes. Most built-in kinds
     /// let labels and annotations through; the others, and custom resources, do not.
     fn status_update_resets(&self) -> &'static [&'static str] {

@@ -29,7 +29,7 @@ pub fn version() -> Value {
     json!({
         "major": "1", "minor": "35",
         "emulationMajor": "1", "emulationMinor": "35", "minCompatibilityMajor": "1", "minCompatibilityMinor": "34",
-        "gitVersion": "v1.35.0+minke", "gitCommit": "", "gitTreeState": "clean",
+        "gitVersion": api::GIT_VERSION, "gitCommit": "", "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, match std::env::consts::ARCH { "x86_64" => "amd64", "aarch64" => "arm64", other => other }),
     })

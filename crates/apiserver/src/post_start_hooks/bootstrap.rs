@@ -104,7 +104,7 @@ pub async fn service_cidr(server: &Arc<ApiServer>) -> Result<(), ApiError> {
             let now = timestamp(server.cluster.env.now());
             cidr["status"] = json!({ "conditions": [{
                 "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": now,
-                "message": "Kubernetes Service CIDR is ready",
+                "message": "Kubernetes default Service CIDR is ready",
             }] });
             loopback::send(server, Method::PUT, &format!("{path}/kubernetes/status"), &cidr).await.map(drop)
         }

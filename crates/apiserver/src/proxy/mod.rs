@@ -1,5 +1,6 @@
 //! Requests passed on to kubelets, pods, Services and extension API servers.
 //! Called by `registry::connect` and `aggregator`; whom it believes is for `transport`.
 
+mod log_websocket;
 pub mod rewrite;
 pub mod streaming;

@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use api::{ApiError, Reason};
 
 use crate::{
-    proxy::rewrite::Rewriter,
+    proxy::{log_websocket, rewrite::Rewriter},
     request::{
         body::{Body, BoxError},
         call::Call,
@@ -46,6 +46,8 @@ pub struct Target {
     headers: HeaderMap,
     /// The path of a `proxy` subresource, under which its answers must work.
     prefix: Option<String>,
+    /// A WebSocket is for us to speak: the target is asked for plain bytes.
+    framed_here: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -61,7 +63,21 @@ enum Security {
 
 impl Target {
     fn new(security: Security, host: String, port: u16, path_and_query: String) -> Self {
-        Self { security, host, port, address: None, path_and_query, headers: HeaderMap::new(), prefix: None }
+        Self {
+            security,
+            host,
+            port,
+            address: None,
+            path_and_query,
+            headers: HeaderMap::new(),
+            prefix: None,
+            framed_here: false,
+        }
+    }
+
+    /// What it answers becomes messages, where the client wants a WebSocket.
+    pub fn framed_here(self) -> Self {
+        Self { framed_here: true, ..self }
     }
 
     pub fn kubelet(host: String, port: u16, path_and_query: String) -> Self {
@@ -142,8 +158,19 @@ pub async fn forward(call: &Call, config: &Config, target: Target, body: Body) -
             tracing::debug!(%error, "a proxied connection ended");
         }
     });
-    let request = outgoing(call, &target, body)?;
+    let mut request = outgoing(call, &target, body)?;
+    let framed = target.framed_here && log_websocket::is_asked_for(call);
+    if framed {
+        let spoken_here = |name: &HeaderName| name.as_str().starts_with("sec-websocket-");
+        let names: Vec<HeaderName> = request.headers().keys().filter(|name| spoken_here(name)).cloned().collect();
+        for name in hop_headers(&call.headers).into_iter().chain(names) {
+            request.headers_mut().remove(name);
+        }
+    }
     let response = sender.send_request(request).await.map_err(|e| unreachable(e.to_string()))?;
+    if framed && response.status().is_success() {
+        return log_websocket::answer(call, response);
+    }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return switch(call, response);
     }

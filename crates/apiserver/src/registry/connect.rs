@@ -138,7 +138,9 @@ impl Registry {
         };
         let query = kubelet_query(call, verb);
         let path = if query.is_empty() { path } else { format!("{path}?{query}") };
-        self.node_address(node).map(|(host, port)| Target::kubelet(host, port, path))
+        let (host, port) = self.node_address(node)?;
+        let target = Target::kubelet(host, port, path);
+        Ok(if verb == "log" { target.framed_here() } else { target })
     }
 
     /// Where the kubelet of a node listens.
@@ -146,8 +148,8 @@ impl Registry {
         let node = self.cluster.get("nodes", "", name).ok_or_else(|| ApiError::not_found("", "nodes", name))?;
         let node = node.value();
         let addresses = node["status"]["addresses"].as_array().cloned().unwrap_or_default();
-        let preferred = ["InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP"];
-        let address = preferred.iter().find_map(|kind| addresses.iter().find(|a| a["type"] == *kind));
+        let preferred = &self.config.kubelet_preferred_address_types;
+        let address = preferred.iter().find_map(|kind| addresses.iter().find(|a| a["type"] == kind.as_str()));
         let address = address.and_then(|a| a["address"].as_str());
         let address =
             address.ok_or_else(|| ApiError::internal(format!("no preferred addresses found for node {name}")))?;

@@ -289,7 +289,10 @@ impl Registry {
                 behavior.prepare_update(new, old);
                 api::kinds::drop_disabled_fields(&change.served.resource, new, old, &self.config.feature_gates);
             }
-            "status" => behavior.prepare_status_update(new, old),
+            "status" => {
+                behavior.prepare_status_update(new, old);
+                behavior.stamp_status_update(new, old, self.cluster.env.now());
+            }
             other => behavior.prepare_subresource_update(other, new, old),
         }
         // A pod is not asked for anything else by being bound.

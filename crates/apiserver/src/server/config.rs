@@ -18,6 +18,9 @@ use crate::{
 pub use crate::audit::options as audit;
 pub use crate::discovery::api_enablement::RuntimeConfig;
 
+/// In which order the addresses of a node are tried for its kubelet, unless a flag says otherwise.
+const KUBELET_ADDRESS_TYPES: [&str; 5] = ["InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP"];
+
 #[derive(Clone)]
 pub struct Config {
     /// Where clients reach this server: the endpoint of the `kubernetes` Service.
@@ -30,6 +33,8 @@ pub struct Config {
     pub node_ports: RangeInclusive<u16>,
     /// Asked at every handshake, so a renewed certificate needs no restart. `None`: no listener is served.
     pub serving_certificate: Option<Arc<dyn ResolvesServerCert>>,
+    /// `--tls-min-version`, `--tls-cipher-suites`.
+    pub tls: serve::TlsOptions,
     /// PEM of the authorities whose client certificates are believed.
     pub client_ca_pem: Vec<u8>,
     /// `--client-ca-file`: more of them, read again when the file changes.
@@ -37,6 +42,8 @@ pub struct Config {
     pub service_accounts: ServiceAccounts,
     /// Where this server connects to in place of an address of a node, pod or service.
     pub address_translations: BTreeMap<IpAddr, IpAddr>,
+    /// `--kubelet-preferred-address-types`: which address of a node its kubelet is reached at, the first that it has.
+    pub kubelet_preferred_address_types: Vec<String>,
     /// How kubelets are spoken to for logs, exec and the like.
     pub kubelet_client: Option<KubeletClient>,
     /// How extension API servers are spoken to, which believe its holder about users.
@@ -233,6 +240,8 @@ pub struct Limits {
     /// A watch without timeoutSeconds ends after this and up to as much again.
     pub min_watch: Duration,
     pub event_ttl: Duration,
+    /// `--shutdown-delay-duration`: for so long after it was told to stop a server still serves, and is not ready.
+    pub shutdown_delay: Duration,
     pub watch_cache: watch_cache::Limits,
 }
 
@@ -248,6 +257,7 @@ impl Default for Limits {
             body_bytes_in_flight: 192 << 20,
             min_watch: Duration::from_secs(1800),
             event_ttl: Duration::from_secs(3600),
+            shutdown_delay: Duration::ZERO,
             watch_cache: watch_cache::Limits::default(),
         }
     }
@@ -281,6 +291,7 @@ impl Config {
             service_cidrs: vec!["10.96.0.0/12".parse().expect("a constant network")],
             node_ports: 30000..=32767,
             serving_certificate: None,
+            tls: serve::TlsOptions::default(),
             client_ca_pem: Vec::new(),
             client_ca_file: None,
             service_accounts: ServiceAccounts {
@@ -294,6 +305,7 @@ impl Config {
                 former_issuers: Vec::new(),
             },
             address_translations: BTreeMap::new(),
+            kubelet_preferred_address_types: KUBELET_ADDRESS_TYPES.map(str::to_string).to_vec(),
             kubelet_client: None,
             proxy_client: None,
             authentication: Authentication { bootstrap_tokens: true, ..Authentication::default() },

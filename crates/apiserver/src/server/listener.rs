@@ -46,6 +46,8 @@ impl ApiServer {
         let stopping = async {
             shutdown.await;
             self.health.stopping();
+            // Load balancers learn meanwhile that others are to be asked.
+            self.cluster.env.sleep(self.config.limits.shutdown_delay).await;
             stop.cancel();
         };
         let serving = serve_https(listener, tls, self.clone(), limits, self.cluster.env.clone(), stop.clone());
@@ -77,8 +79,7 @@ impl Handler for ApiServer {
 
 fn tls(config: &Config) -> Result<ServerConfig, BoxError> {
     let resolver = config.serving_certificate.clone().ok_or("no serving certificate is configured")?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let (builder, provider) = config.tls.builder()?;
     let mut roots = RootCertStore::empty();
     let proxies = config.authentication.request_header.as_ref().map(|r| r.ca_pem.as_slice()).unwrap_or_default();
     for certificate in

@@ -38,11 +38,11 @@ impl Controller for Signer {
         let config = &self.context.config;
         let Some(request) = self.requests.get(key) else { return Ok(None) };
         let spec = &request.spec;
-        let authority = match spec.signer_name.as_str() {
+        let authority = config.signer_authorities.get(&spec.signer_name).or(match spec.signer_name.as_str() {
             KUBELET_SERVING => config.kubelet_serving_authority.as_ref(),
             CLIENT | KUBELET_CLIENT | LEGACY => config.certificate_authority.as_ref(),
             _ => None,
-        };
+        });
         let Some(ca) = authority else { return Ok(None) };
         let signed = request.status.as_ref().is_some_and(|s| s.certificate.as_ref().is_some_and(|c| !c.0.is_empty()));
         let ready = condition(&request, "Approved") && !condition(&request, "Denied") && !condition(&request, "Failed");

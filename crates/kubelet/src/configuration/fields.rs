@@ -305,7 +305,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("tlsCertFile", Elsewhere),
     ("tlsCipherSuites", Sets(|c, v| {
         c.tls_cipher_suites = texts(v)?;
-        let unknown = c.tls_cipher_suites.iter().find(|name| !is_cipher_suite(name));
+        let unknown = c.tls_cipher_suites.iter().find(|name| !serve::is_cipher_suite(name));
         unknown.map_or(Ok(()), |name| Err(FieldError::CipherSuite(name.clone())))
     })),
     ("tlsMinVersion", Sets(|c, v| {
@@ -373,16 +373,6 @@ fn logging(value: &Value) -> Result<(), FieldError> {
             reason: "use --logging-format and -v: the log is opened before this file is read",
         }),
     }
-}
-
-fn is_cipher_suite(name: &str) -> bool {
-    let known = rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
-    known.iter().any(|suite| cipher_suite_name(suite) == name)
-}
-
-/// As IANA and Go have it: theirs of TLS 1.3 do not name the version.
-pub fn cipher_suite_name(suite: &rustls::SupportedCipherSuite) -> String {
-    format!("{:?}", suite.suite()).replace("TLS13_", "TLS_")
 }
 
 fn shutdown_period(value: &Value) -> Result<(), FieldError> {

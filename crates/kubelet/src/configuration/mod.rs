@@ -22,7 +22,6 @@ use feature_gates::{
     CRASH_LOOP_BACK_OFF_MAX, ENSURE_SECRET_PULLED_IMAGES, GRACEFUL_NODE_SHUTDOWN, GRACEFUL_NODE_SHUTDOWN_BY_PRIORITY,
     NODE_LOG_QUERY, ROTATE_SERVER_CERTIFICATE,
 };
-pub use fields::cipher_suite_name;
 use fields::{FIELDS, Meaning};
 pub use values::parse_duration;
 

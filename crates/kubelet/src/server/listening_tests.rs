@@ -80,6 +80,7 @@ async fn a_client_that_shakes_no_hands_is_closed() {
         ca: Vec::new(),
         identity: Identity::default(),
         user_agent: "test".into(),
+        ..HttpsConfig::default()
     };
     let env = Env::real();
     let server = Server {

@@ -39,11 +39,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::Config,
-    configuration::{cipher_suite_name, feature_gates::CONTAINER_CHECKPOINT},
-    endpoint_drain::EndpointDrain,
-    runtime::container_exits::ContainerExit,
-    sources::submission::Submissions,
+    config::Config, configuration::feature_gates::CONTAINER_CHECKPOINT, endpoint_drain::EndpointDrain,
+    runtime::container_exits::ContainerExit, sources::submission::Submissions,
 };
 use auth::Auth;
 use logs::LogOptions;
@@ -148,22 +145,9 @@ impl Server {
         for certificate in client::certificates(&self.client_ca_pem).map_err(|e| bad(&e))? {
             roots.add(certificate).map_err(|e| bad(&e))?;
         }
-        let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-        let offered = &self.config.tls_cipher_suites;
-        if !offered.is_empty() {
-            // Those of TLS 1.3 are not to be chosen, as in Go.
-            provider
-                .cipher_suites
-                .retain(|suite| suite.tls13().is_some() || offered.contains(&cipher_suite_name(suite)));
-        }
-        let provider = Arc::new(provider);
-        let versions: &[&rustls::SupportedProtocolVersion] = match self.config.tls_13_only {
-            true => &[&rustls::version::TLS13],
-            false => rustls::ALL_VERSIONS,
-        };
-        let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(versions)
-            .map_err(|e| bad(&e))?;
+        let (cipher_suites, tls_13_only) = (self.config.tls_cipher_suites.clone(), self.config.tls_13_only);
+        let options = serve::TlsOptions { cipher_suites, tls_13_only };
+        let (builder, provider) = options.builder().map_err(|e| bad(&e))?;
         let builder = if roots.is_empty() {
             builder.with_no_client_auth()
         } else {

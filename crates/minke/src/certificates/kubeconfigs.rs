@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Result;
-use client::Identity;
+use client::{HttpsConfig, Identity};
 use env::Env;
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
@@ -25,7 +25,44 @@ use crate::{
 };
 
 /// As often as upstream's clients look whether the files that a kubeconfig names have changed.
-const REREAD_INTERVAL: Duration = Duration::from_secs(300);
+const REREAD_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Where credentials for an API server are read from.
+#[derive(Debug, Clone, Default)]
+pub struct Source {
+    /// None: those of the pod that we run in.
+    pub kubeconfig: Option<PathBuf>,
+    /// In place of the server's address there.
+    pub master: Option<String>,
+}
+
+impl Source {
+    pub fn read(&self, user_agent: &str) -> Result<HttpsConfig> {
+        let mut connection = match (&self.kubeconfig, &self.master) {
+            (Some(kubeconfig), _) => client::from_kubeconfig(kubeconfig, user_agent)?,
+            (None, None) => client::in_cluster(user_agent)?,
+            (None, Some(_)) => {
+                HttpsConfig { user_agent: user_agent.into(), system_roots: true, ..HttpsConfig::default() }
+            }
+        };
+        if let Some(master) = &self.master {
+            connection.server = match master.contains("://") {
+                true => master.clone(),
+                false => format!("http://{master}"),
+            };
+        }
+        Ok(connection)
+    }
+
+    fn directory(&self) -> &Path {
+        let parent = self.kubeconfig.as_deref().map(|path| path.parent().unwrap_or(Path::new("")));
+        match parent {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => Path::new(client::POD_CREDENTIALS),
+        }
+    }
+}
 
 /// The admin's file, and one for each component that can run apart.
 fn files(instance: &Instance) -> Vec<(PathBuf, Leaf)> {
@@ -90,26 +127,29 @@ fn write(files: &[(PathBuf, Leaf)], pki: &Pki, server: &str, env: &Env) -> Resul
 
 /// Reads the credentials of a kubeconfig anew whenever its directory changes, and now and then for the sake of other
 /// files that it names. Runs until shutdown.
-pub fn follow(kubeconfig: &Path, identity: &Identity, env: &Env, shutdown: &CancellationToken) {
-    let (path, identity, env, shutdown) = (kubeconfig.to_path_buf(), identity.clone(), env.clone(), shutdown.clone());
+/// A program that gives credentials is run when they are needed, and a server's bare address has none.
+pub fn follow(source: &Source, identity: &Identity, env: &Env, shutdown: &CancellationToken) {
+    if identity.exec.is_some() || (identity.certificate.is_none() && identity.bearer_token.is_none()) {
+        return;
+    }
+    let (source, identity, env, shutdown) = (source.clone(), identity.clone(), env.clone(), shutdown.clone());
     env.clone().spawn(async move {
         let reading = async {
-            if let Err(error) = follow_changes(&path, &identity, &env).await {
-                tracing::error!(error = format!("{error:#}"), path = %path.display(), "a kubeconfig is not followed");
+            if let Err(error) = follow_changes(&source, &identity, &env).await {
+                tracing::error!(error = format!("{error:#}"), ?source, "a kubeconfig is not followed");
             }
         };
         shutdown.run_until_cancelled(reading).await;
     });
 }
 
-async fn follow_changes(path: &Path, identity: &Identity, env: &Env) -> Result<()> {
+async fn follow_changes(source: &Source, identity: &Identity, env: &Env) -> Result<()> {
     let inotify = Inotify::init()?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    inotify.watches().add(directory, WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO)?;
+    inotify.watches().add(source.directory(), WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO)?;
     let mut changes = inotify.into_event_stream(vec![0; 4096])?;
     loop {
-        let file = path.to_path_buf();
-        match env::spawn_blocking(move || client::from_kubeconfig(&file, "")).await? {
+        let source = source.clone();
+        match env::spawn_blocking(move || source.read("")).await? {
             Ok(read) => take_over(identity, &read.identity),
             // Half of a file, perhaps; what we have still counts.
             Err(error) => tracing::warn!(%error, "a kubeconfig can't be used; the credentials from before are kept"),
@@ -227,7 +267,7 @@ mod tests {
         let identity = Identity { certificate: Some(current.clone()), ..Identity::default() };
         let ca = client::certificates(pki.ca_pem().as_bytes()).unwrap();
         let server = serve(&pki, seen.clone()).await;
-        let config = client::HttpsConfig { server, ca, identity, user_agent: "test".into() };
+        let config = HttpsConfig { server, ca, identity, user_agent: "test".into(), ..HttpsConfig::default() };
         let transport = client::HttpsTransport::new(config).unwrap();
         let ask = async || {
             let request = http::Request::get("/version").body(bytes::Bytes::new()).unwrap();
@@ -256,7 +296,8 @@ mod tests {
         let identity = client::from_kubeconfig(&path, "").unwrap().identity;
         let certificate = identity.certificate.clone().unwrap();
         let first = certificate.read().clone();
-        follow(&path, &identity, &env, &shutdown);
+        let source = Source { kubeconfig: Some(path.clone()), master: None };
+        follow(&source, &identity, &env, &shutdown);
         let changed = async {
             // The task may not have begun to listen: a file that is written again tells it as well.
             loop {

@@ -234,7 +234,7 @@ fn arguments(instance: &Instance, node: &Instance, plane: &ControlPlane, flags: 
     flag("netns", path(&node.netns()));
     flag("server", format!("https://{}", plane.address));
     flag("token-file", path(&instance.join_token()));
-    flag("ca-file", path(&plane.pki.path("ca.crt")));
+    flag("ca-file", path(&instance.pki().join("ca.crt")));
     flag("node-name", name.to_string());
     for (name, port) in [
         ("kubelet-port", flags.node.kubelet_port),

@@ -23,12 +23,13 @@ pub mod support_bundle;
 pub mod up;
 pub mod versions;
 
-use std::{path::Path, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use ::ingress::IngressConfig;
 use anyhow::{Result, bail};
 use client::{
-    Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, ServiceAccountTransport, from_kubeconfig,
+    Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, LeaderElection, Reachability,
+    ServiceAccountTransport, from_kubeconfig,
 };
 use controllers::ServiceAccountClients;
 use env::Env;
@@ -36,7 +37,7 @@ use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    certificates::{kubeconfigs, pki::Pki},
+    certificates::kubeconfigs::{self, Source},
     cluster::{
         clusters, file_modes, host,
         leader_identity::LeaderIdentity,
@@ -47,12 +48,12 @@ use crate::{
     commands::report::Reporter,
     components::Components,
     control_plane::{
-        component_port::{self, Health, Pages},
+        component_port::{self, Health, Pages, PortSettings},
         registry, server,
     },
     flags::{
-        Agent, Command, ConfigCommand, Remote, Scheduler, Server, Store, config_file, ingress_flags::IngressAlone,
-        kubelet_flags,
+        Agent, Choice, Command, ConfigCommand, Scheduler, Server, Store, component_flags::PortFlags, config_file,
+        controller_manager_flags::ControllerManager, dns_flags::Dns, ingress_flags::IngressAlone, kubelet_flags,
     },
     network::ingress,
     node::{access::Access, agent, container_runtime::Runtime, network_policy_enforcer, service_proxy},
@@ -64,9 +65,12 @@ pub fn run(command: Command) -> Result<()> {
         Command::Up(flags) => up::up(*flags),
         Command::Down(flags) => down::down(&flags),
         Command::Server(flags) => runtime()?.block_on(run_server(flags, true)),
-        Command::Apiserver(flags) => runtime()?.block_on(run_server(flags, false)),
-        Command::ControllerManager(flags) => runtime()?.block_on(run_controller_manager(flags)),
-        Command::Scheduler(flags) => runtime()?.block_on(run_scheduler(flags)),
+        Command::Apiserver(flags) => {
+            flags.others.check()?;
+            runtime()?.block_on(run_server(flags.server, false))
+        }
+        Command::ControllerManager(flags) => runtime()?.block_on(run_controller_manager(*flags)),
+        Command::Scheduler(flags) => runtime()?.block_on(run_scheduler(*flags)),
         Command::Agent(flags) => {
             if let Some(netns) = &flags.netns {
                 nodes::enter(netns, flags.node.node_name.as_deref())?;
@@ -75,6 +79,7 @@ pub fn run(command: Command) -> Result<()> {
         }
         Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Kubelet)),
         Command::Proxy(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Proxy)),
+        Command::Dns(flags) => runtime()?.block_on(run_dns(flags)),
         Command::Ingress(flags) => runtime()?.block_on(run_ingress(flags)),
         Command::Node(command) => nodes::run(command),
         Command::Image(command) => runtime()?.block_on(image::run(command)),
@@ -118,6 +123,9 @@ fn run_kubectl(arguments: Vec<String>) -> anyhow::Result<()> {
     }
 }
 
+/// For leases to be given back and the like.
+const STOP_TIMEOUT: std::time::Duration = client::RELEASE_TIMEOUT;
+
 /// What a command's components are started with.
 struct Process {
     env: Env,
@@ -140,6 +148,7 @@ async fn until_stopped<T>(start: impl AsyncFnOnce(&Process) -> Result<T>) -> Res
     };
     let ended = process.components.unless_failed(running).await;
     process.shutdown.cancel();
+    process.components.stopped(STOP_TIMEOUT).await;
     // What it held (locks, supervision) is let go after everything was told to stop.
     ended.map(drop).inspect_err(|error| process.report.failed(&format!("{error:#}")))
 }
@@ -162,23 +171,26 @@ async fn run_server(mut flags: Server, whole: bool) -> Result<()> {
 }
 
 /// With credentials that are read anew when the file changes.
-fn connect(kubeconfig: &Path, name: &str, env: &Env, shutdown: &CancellationToken) -> Result<Client> {
-    let connection = from_kubeconfig(kubeconfig, name)?;
-    kubeconfigs::follow(kubeconfig, &connection.identity, env, shutdown);
-    Ok(Client::new(HttpsTransport::new(connection)?))
+fn connect(source: &Source, name: &str, env: &Env, shutdown: &CancellationToken) -> Result<(Client, Reachability)> {
+    let connection = source.read(name)?;
+    kubeconfigs::follow(source, &connection.identity, env, shutdown);
+    let transport = HttpsTransport::new(connection)?;
+    let reachability = transport.reachability();
+    Ok((Client::new(transport), reachability))
 }
 
 /// Clients of the same server whose tokens `owner` makes.
-fn service_account_clients(kubeconfig: &Path, owner: &Client, env: &Env) -> Result<ServiceAccountClients> {
-    let connection = from_kubeconfig(kubeconfig, "")?;
-    let (server, ca, owner, env) = (connection.server, connection.ca, owner.clone(), env.clone());
+fn service_account_clients(source: &Source, owner: &Client, env: &Env) -> Result<ServiceAccountClients> {
+    let connection = source.read("")?;
+    let (owner, env) = (owner.clone(), env.clone());
     let connect = move |account: &str| -> Result<Client> {
         let token = Arc::new(RwLock::new(String::new()));
         let transport = HttpsTransport::new(HttpsConfig {
-            server: server.clone(),
-            ca: ca.clone(),
             identity: Identity { bearer_token: Some(token.clone()), ..Identity::default() },
+            // Whose word counts here is the account's own.
+            headers: Vec::new(),
             user_agent: format!("minke-controller-manager/{account}"),
+            ..connection.clone()
         })?;
         Ok(Client::new(ServiceAccountTransport::new(transport, token, owner.clone(), account, env.clone())))
     };
@@ -187,40 +199,57 @@ fn service_account_clients(kubeconfig: &Path, owner: &Client, env: &Env) -> Resu
     Ok(Arc::new(move |account| connect(account).expect("a connection like the first")))
 }
 
-/// The words of `--controllers`, each of which must name one that there is.
-fn known_controllers(words: &[String]) -> Result<Vec<String>> {
-    let is_known = |word: &str| word == "*" || controllers::names().any(|name| name == word);
-    match words.iter().find(|word| !is_known(word.strip_prefix('-').unwrap_or(word))) {
-        Some(unknown) => bail!("{unknown:?} is not in the list of known controllers"),
-        None => Ok(words.to_vec()),
-    }
+/// Opens the port of a component that runs alone.
+fn open_port(
+    flags: &PortFlags,
+    secure_port: u16,
+    client: &Client,
+    pages: Pages,
+    health: Health,
+    (env, shutdown): (&Env, &CancellationToken),
+) -> Result<()> {
+    let delegate = |kubeconfig: &Option<std::path::PathBuf>| -> Result<Client> {
+        let Some(kubeconfig) = kubeconfig else { return Ok(client.clone()) };
+        let source = Source { kubeconfig: Some(kubeconfig.clone()), master: None };
+        Ok(connect(&source, "minke-component-port", env, shutdown)?.0)
+    };
+    let settings = PortSettings {
+        address: (flags.bind_address, secure_port).into(),
+        authentication: delegate(&flags.authentication_kubeconfig)?,
+        authorization: delegate(&flags.authorization_kubeconfig)?,
+        client_ca_file: flags.client_ca_file.clone(),
+        always_allow_paths: flags.authorization_always_allow_paths.clone(),
+        tls: flags.tls.options()?,
+        certificate: flags.tls.certificate(env, shutdown)?,
+    };
+    component_port::start(settings, pages, health, env, shutdown)
 }
 
-async fn run_controller_manager(flags: Remote) -> Result<()> {
+async fn run_controller_manager(flags: ControllerManager) -> Result<()> {
     until_stopped(async |Process { env, shutdown, components, .. }| {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
-        let client = connect(&flags.kubeconfig, "minke-controller-manager", env, shutdown)?;
-        let pki = Pki::open(&instance.pki(), env.clone())?;
-        let mut config = server::controllers_config(&pki, &flags.pod_cidr, &flags.service_cidr)?;
-        config.controllers = known_controllers(&flags.controllers)?;
+        let pki = flags.pki(env)?;
+        let mut config = flags.config(pki.as_deref())?;
         config.feature_gates = flags.features.feature_gates.clone();
+        let source = flags.connection.source();
+        let (client, reachability) = connect(&source, "minke-controller-manager", env, shutdown)?;
         flags.features.show(&config.metrics);
-        flags.settings.apply(&mut config);
-        if flags.use_service_account_credentials {
-            config.service_account_clients = Some(service_account_clients(&flags.kubeconfig, &client, env)?);
+        if flags.use_service_account_credentials.unwrap_or(pki.is_some()) {
+            config.service_account_clients = Some(service_account_clients(&source, &client, env)?);
         }
-        let address = (flags.bind_address, flags.secure_port).into();
-        let client_ca = flags.client_ca_file.as_deref();
-        let health = Health::of_controllers(flags.leader_elect, shutdown, config.caches.clone());
+        let elects = flags.election.leader_elect.unwrap_or(true);
+        let health = Health::of_controllers(elects, shutdown, config.caches.clone(), reachability);
         let pages = Pages { metrics: config.metrics.clone(), ..Pages::default() };
-        component_port::start(address, client.clone(), client_ca, pages, health, env, shutdown)?;
-        let identity = match flags.leader_elect {
+        open_port(&flags.port, flags.secure_port, &client, pages, health, (env, shutdown))?;
+        let mut election = LeaderElection::new("kube-controller-manager", String::new());
+        flags.election.apply(&mut election)?;
+        let identity = match elects {
             true => Some(LeaderIdentity::take(&instance, "controller-manager", env)?),
             false => None,
         };
-        let name = identity.as_ref().map(|identity| identity.name.clone());
-        server::run_controllers(config, client, env, shutdown, name, components);
+        let election = identity.as_ref().map(|own| LeaderElection { identity: own.name.clone(), ..election });
+        server::run_controllers(config, client, env, shutdown, election, components);
         Ok(identity)
     })
     .await
@@ -228,18 +257,16 @@ async fn run_controller_manager(flags: Remote) -> Result<()> {
 
 async fn run_scheduler(flags: Scheduler) -> Result<()> {
     until_stopped(async |Process { env, shutdown, components, .. }| {
-        let (mut config, kubeconfig) = flags.settings()?;
+        let (mut config, connection) = flags.settings()?;
         flags.features.show(&config.metrics);
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
-        let client = connect(&kubeconfig, "minke-scheduler", env, shutdown)?;
-        let address = (flags.bind_address, flags.secure_port).into();
+        let (client, reachability) = connect(&connection.source(), "minke-scheduler", env, shutdown)?;
         let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
         let elects = config.leader_election.as_ref().is_some_and(|election| election.leader_elect);
-        let client_ca = flags.client_ca_file.as_deref();
-        let health = Health::of_scheduler(elects, shutdown, informers.clone());
+        let health = Health::of_scheduler(elects, shutdown, informers.clone(), reachability);
         let pages = Pages { metrics: config.metrics.clone(), configz: config.configz() };
-        component_port::start(address, client.clone(), client_ca, pages, health, env, shutdown)?;
+        open_port(&flags.port, flags.secure_port, &client, pages, health, (env, shutdown))?;
         let identity = match elects {
             true => Some(LeaderIdentity::take(&instance, "scheduler", env)?),
             false => None,
@@ -262,9 +289,31 @@ async fn run_ingress(flags: IngressAlone) -> Result<()> {
             [] => vec![host::address_like(None)?],
             said => said.to_vec(),
         };
-        let client = connect(&flags.kubeconfig, "minke-ingress", env, shutdown)?;
+        let source = Source { kubeconfig: Some(flags.kubeconfig.clone()), master: None };
+        let (client, _) = connect(&source, "minke-ingress", env, shutdown)?;
         let config = IngressConfig::new(addresses);
         ingress::start(taken, &flags.ports, config, client, (env, shutdown), report, components).await
+    })
+    .await
+}
+
+/// Answers DNS until the process ends. What can't listen is no server of names: it says so, and the process ends.
+fn start_dns(config: dns::DnsConfig, informers: &InformerFactory, process: &Process) {
+    let Process { env, shutdown, components, .. } = process;
+    let starting = dns::start(config, informers.clone(), env.clone(), shutdown.clone());
+    components.run("cluster DNS", async move {
+        starting.await?.await;
+        Ok::<_, dns::DnsError>(())
+    });
+}
+
+async fn run_dns(flags: Dns) -> Result<()> {
+    until_stopped(async |process: &Process| {
+        let (env, shutdown) = (&process.env, &process.shutdown);
+        let (client, _) = connect(&flags.connection.source(), "minke-dns", env, shutdown)?;
+        let informers = InformerFactory::new(client, env.clone(), shutdown.clone());
+        start_dns(flags.config(), &informers, process);
+        Ok(())
     })
     .await
 }
@@ -279,7 +328,8 @@ enum Parts {
 async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
     preflight::root()?;
     preflight::node_tools()?;
-    until_stopped(async |Process { env, shutdown, report, components }| {
+    until_stopped(async |process: &Process| {
+        let Process { env, shutdown, report, components } = process;
         flags.node.kubelet.feature_gates = flags.features.feature_gates.clone();
         flags.node.node_ip = agent::node_addresses(&flags.node, None, &flags.pod_cidr)?;
         let instance = flags.data.instance();
@@ -299,7 +349,7 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
             let config = service_proxy::config(&flags.node, &instance, &name, &flags.pod_cidr)?;
             service_proxy::answer_kubelet(&config, &instance, env, shutdown);
             // Pod networks are others' here, and so are policies unless it is said.
-            if flags.node.network_policy == Some(crate::flags::Choice::Minke) {
+            if flags.node.network_policy == Some(Choice::Minke) {
                 network_policy_enforcer::start(
                     &instance,
                     &name,
@@ -311,6 +361,12 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
                 );
             }
             service_proxy::start(&config, env, shutdown, &informers, components);
+            if flags.dns == Some(Choice::Minke) {
+                let listen = flags.node.node_ip.iter().map(|ip| SocketAddr::new(*ip, api::cluster_dns::PORT));
+                let mut config = dns::DnsConfig::new(listen.collect(), &server::cluster_domain());
+                config.also_here = server::dns_addresses(&flags.service_cidr)?;
+                start_dns(config, &informers, process);
+            }
             return Ok(None);
         }
         kubelet_flags::check(&flags.node)?;
@@ -319,7 +375,7 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
         if parts == Parts::All {
             let local = ranges::local(&flags.node, &instance)?;
             ranges::check(&flags.pod_cidr, &flags.service_cidr, &local, &ranges::name_servers())?;
-            ports::settle_node(&mut flags.node, flags.dns, &instance)?;
+            ports::settle_node(&mut flags.node, flags.dns.unwrap_or(Choice::Minke), &instance)?;
         }
         let access = Access::open(&flags, &instance, env, shutdown).await?;
         prepare(&flags)?;
@@ -354,18 +410,4 @@ async fn run_store(command: Store) -> Result<()> {
     };
     println!("{done}");
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_controllers_that_there_are_can_be_chosen() {
-        let check = |words: &[&str]| known_controllers(&words.iter().map(|w| w.to_string()).collect::<Vec<_>>());
-        assert_eq!(check(&["*", "-job-controller"]).unwrap(), ["*", "-job-controller"]);
-        assert!(check(&["deployment-controller"]).is_ok());
-        let error = check(&["*", "-jobs"]).unwrap_err().to_string();
-        assert_eq!(error, "\"-jobs\" is not in the list of known controllers");
-    }
 }

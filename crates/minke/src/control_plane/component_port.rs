@@ -5,7 +5,7 @@
 mod callers;
 mod health;
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result};
 use api::ApiError;
@@ -18,14 +18,13 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReviewSpec};
 use metrics::{CONTENT_TYPE, Metrics, http as listening};
-use rustls::{
-    ServerConfig,
-    pki_types::{CertificateDer, PrivatePkcs8KeyDer},
-};
+use parking_lot::RwLock;
+use rustls::{ServerConfig, pki_types::CertificateDer, server::ResolvesServerCert};
 use serde_json::Value;
-use serve::{Handler, Limits, Peer, serve_https};
+use serve::{Handler, Limits, Peer, TlsOptions, serve_https};
 use tokio_util::sync::CancellationToken;
 
+use crate::certificates::pki::Current;
 use callers::Callers;
 pub use health::Health;
 
@@ -34,6 +33,22 @@ struct Port {
     callers: Callers,
     pages: Pages,
     health: Health,
+    always_allow_paths: Vec<String>,
+}
+
+/// Where a port is, and whom it asks about callers.
+pub struct PortSettings {
+    /// Port 0 is none.
+    pub address: SocketAddr,
+    pub authentication: Client,
+    pub authorization: Client,
+    /// Authorities of callers' certificates, in place of the API server's.
+    pub client_ca_file: Option<PathBuf>,
+    /// For everybody; one that ends in `/*` stands for all below it.
+    pub always_allow_paths: Vec<String>,
+    pub tls: TlsOptions,
+    /// None: one of its own making.
+    pub certificate: Option<Arc<dyn ResolvesServerCert>>,
 }
 
 /// What is shown to whoever may see it.
@@ -44,25 +59,31 @@ pub struct Pages {
     pub configz: Value,
 }
 
-/// Answers at `address` until `shutdown`; port 0 is none. A port in use is taken when it is free.
+/// Answers until `shutdown`. A port in use is taken when it is free.
 pub fn start(
-    address: SocketAddr,
-    client: Client,
-    client_ca_file: Option<&Path>,
+    settings: PortSettings,
     pages: Pages,
     health: Health,
     env: &Env,
     shutdown: &CancellationToken,
 ) -> Result<()> {
+    let address = settings.address;
     if address.port() == 0 {
         return Ok(());
     }
-    let client_ca_pem = client_ca_file
-        .map(|file| std::fs::read(file).with_context(|| format!("failed to read --client-ca-file {}", file.display())))
+    let client_ca_pem = settings
+        .client_ca_file
+        .map(|file| std::fs::read(&file).with_context(|| format!("failed to read --client-ca-file {}", file.display())))
         .transpose()?;
-    let callers = Callers::new(client.clone(), env.clone(), client_ca_pem).map_err(anyhow::Error::msg)?;
-    let (tls, _) = self_signed()?;
-    let (port, env, shutdown) = (Arc::new(Port { client, callers, pages, health }), env.clone(), shutdown.clone());
+    let callers = Callers::new(settings.authentication, env.clone(), client_ca_pem).map_err(anyhow::Error::msg)?;
+    let certificate = match settings.certificate {
+        Some(certificate) => certificate,
+        None => self_signed()?.0,
+    };
+    let tls = tls(&settings.tls, certificate)?;
+    let (client, always_allow_paths) = (settings.authorization, settings.always_allow_paths);
+    let port = Arc::new(Port { client, callers, pages, health, always_allow_paths });
+    let (env, shutdown) = (env.clone(), shutdown.clone());
     env.clone().spawn(async move {
         let refused = |error: &std::io::Error| {
             tracing::warn!(%address, %error, "failed to serve health and metrics: choose another --secure-port");
@@ -74,18 +95,19 @@ pub fn start(
     Ok(())
 }
 
-/// TLS with a certificate of its own making, as upstream's components have where none is given.
-fn self_signed() -> Result<(ServerConfig, CertificateDer<'static>)> {
+fn tls(options: &TlsOptions, certificate: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig> {
+    let (builder, provider) = options.builder()?;
+    let builder = builder.with_client_cert_verifier(Arc::new(ProofOfKey::new(Vec::new(), provider)));
+    Ok(builder.with_cert_resolver(certificate))
+}
+
+/// A certificate of its own making, as upstream's components have where none is given.
+fn self_signed() -> Result<(Arc<dyn ResolvesServerCert>, CertificateDer<'static>)> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_string(), "127.0.0.1".to_string()])
         .context("failed to make a serving certificate")?;
-    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    let certificate = made.cert.der().clone();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(Arc::new(ProofOfKey::new(Vec::new(), provider)))
-        .with_single_cert(vec![certificate.clone()], key.into())?;
-    Ok((config, certificate))
+    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let certified = client::certified_key(chain.as_bytes(), key.as_bytes()).map_err(anyhow::Error::msg)?;
+    Ok((Arc::new(Current(Arc::new(RwLock::new(Arc::new(certified))))), made.cert.der().clone()))
 }
 
 impl Handler for Port {
@@ -108,12 +130,11 @@ impl Port {
     async fn answer(&self, request: &Parts) -> Response<Full<Bytes>> {
         let path = request.uri.path();
         let health = || self.health.answer(path, request.uri.query().unwrap_or_default());
-        if health::PUBLIC.contains(&path)
-            && let Some((code, verdict)) = health()
-        {
+        let is_public = self.is_always_allowed(path);
+        if is_public && let Some((code, verdict)) = health() {
             return text(code, verdict);
         }
-        if let Err(error) = self.check(request).await {
+        if !is_public && let Err(error) = self.check(request).await {
             let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             return text(code, format!("{}\n", error.message));
         }
@@ -126,6 +147,11 @@ impl Port {
             "/configz" if !self.pages.configz.is_null() => text(StatusCode::OK, self.pages.configz.to_string()),
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n".into()),
         }
+    }
+
+    fn is_always_allowed(&self, path: &str) -> bool {
+        let below = |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+        self.always_allow_paths.iter().any(|allowed| allowed == path || allowed.strip_suffix("/*").is_some_and(below))
     }
 
     async fn check(&self, request: &Parts) -> Result<(), ApiError> {
@@ -161,6 +187,10 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    fn public() -> Vec<String> {
+        ["/healthz", "/readyz", "/livez"].map(str::to_string).to_vec()
+    }
 
     static COUNTED: Family = Family::counter("counted_total", &[], "Something.");
 
@@ -198,9 +228,10 @@ mod tests {
         metrics.count(&COUNTED, &[]);
         let (shutdown, client) = (CancellationToken::new(), in_process::client(&server, "system:kube-scheduler", &[]));
         let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
-        let health = Health::of_scheduler(true, &shutdown, informers.clone());
+        let health = Health::of_scheduler(true, &shutdown, informers.clone(), Default::default());
         let callers = Callers::new(client.clone(), env.clone(), None).unwrap();
-        let mut port = Port { client: client.clone(), callers, pages: Pages { metrics, ..Pages::default() }, health };
+        let (pages, always_allow_paths) = (Pages { metrics, ..Pages::default() }, public());
+        let mut port = Port { client: client.clone(), callers, pages, health, always_allow_paths };
         let request = |path: &str, token: &str| {
             let mut request = Request::get(path).body(()).unwrap().into_parts().0;
             if !token.is_empty() {
@@ -289,12 +320,13 @@ mod tests {
             ca: Vec::new(),
             identity: Identity::default(),
             user_agent: "test".into(),
+            ..HttpsConfig::default()
         });
         let client = Client::new(transport.unwrap());
         let callers = Callers::new(client.clone(), env.clone(), None).unwrap();
-        let health = Health::of_controllers(true, &CancellationToken::new(), Default::default());
-        let port = Arc::new(Port { client, callers, pages: Pages::default(), health });
-        let (tls, _) = self_signed().unwrap();
+        let health = Health::of_controllers(true, &CancellationToken::new(), Default::default(), Default::default());
+        let port = Arc::new(Port { client, callers, pages: Pages::default(), health, always_allow_paths: public() });
+        let tls = tls(&TlsOptions::default(), self_signed().unwrap().0).unwrap();
         let task = env::spawn(serve_https(listener, tls, port, Limits::COMPONENT, env, CancellationToken::new()));
         let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();
         let ended = env::timeout(Duration::from_secs(24 * 3600), silent.read(&mut [0])).await;
@@ -307,17 +339,18 @@ mod tests {
         let env = Env::real();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (tls, certificate) = self_signed().unwrap();
+        let (resolver, certificate) = self_signed().unwrap();
+        let tls = tls(&TlsOptions::default(), resolver).unwrap();
         let to = |server: String, identity: Identity| {
             let ca = vec![certificate.clone()];
-            let config = HttpsConfig { server, ca, identity, user_agent: "test".into() };
+            let config = HttpsConfig { server, ca, identity, user_agent: "test".into(), ..HttpsConfig::default() };
             Client::new(HttpsTransport::new(config).unwrap())
         };
-        let health = Health::of_controllers(true, &CancellationToken::new(), Default::default());
+        let health = Health::of_controllers(true, &CancellationToken::new(), Default::default(), Default::default());
         let client = to("https://127.0.0.1:1".into(), Identity::default());
         let (known, stranger) = (authority(), authority());
         let callers = Callers::new(client.clone(), env.clone(), Some(known.0.clone().into_bytes())).unwrap();
-        let port = Port { client, callers, pages: Pages::default(), health };
+        let port = Port { client, callers, pages: Pages::default(), health, always_allow_paths: public() };
         let stop = CancellationToken::new();
         let task = env::spawn(serve_https(listener, tls, Arc::new(port), Limits::COMPONENT, env, stop));
         let ask = async |path: &str, identity: Identity| {

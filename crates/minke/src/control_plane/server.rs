@@ -36,8 +36,16 @@ const DOMAIN: &str = "cluster.local";
 /// A running API server and what others need to join it.
 pub struct ControlPlane {
     pub api: Arc<ApiServer>,
-    pub pki: Arc<Pki>,
+    /// None where all that it would sign is given.
+    pub pki: Option<Arc<Pki>>,
     pub address: SocketAddr,
+}
+
+impl ControlPlane {
+    /// Of a cluster of ours, which has one.
+    pub fn own_pki(&self) -> Result<&Arc<Pki>> {
+        self.pki.as_ref().context("this API server was given its certificates and has no authority of its own")
+    }
 }
 
 /// Opens the store and serves the API. Returns once it answers. `admits_agents`: see `apiserver::Config`.
@@ -54,16 +62,21 @@ pub async fn start_api(
     let listener = preflight::listen(SocketAddr::new(flags.bind_address, port), "--port")?;
     let port = listener.local_addr()?.port();
     let advertise = advertise_address(flags)?;
-    let pki = Pki::open(&instance.pki(), env.clone())?;
+    // An API server alone that is given all it shows has no authority of its own, and makes nobody an admin.
+    let given = !admits_agents && flags.is_given_certificates();
+    let pki = if given { None } else { Some(Pki::open(&instance.pki(), env.clone())?) };
     let store = flags.store.open(instance, env).await?;
-    let config = config::Config { admits_agents, ..api_config(flags, &pki, advertise, port)? };
+    let own = api_config(flags, pki.as_ref(), (advertise, port), env, shutdown)?;
+    let config = config::Config { admits_agents, ..own };
     let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
     if flags.console {
         console_answers::show(&api, env);
     }
     let address = SocketAddr::new(advertise, port);
     write_private(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
-    kubeconfigs::keep_renewed(instance, &pki, &server_url_here(flags.bind_address, address), env, shutdown)?;
+    if let Some(pki) = &pki {
+        kubeconfigs::keep_renewed(instance, pki, &server_url_here(flags.bind_address, address), env, shutdown)?;
+    }
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (serving, until) = (api.clone(), shutdown.clone());
     components.run("the API server", async move { serving.serve(listener, until.cancelled_owned()).await });
@@ -108,7 +121,38 @@ fn serving_names(flags: &flags::Server, advertise: IpAddr) -> Result<(Vec<String
     Ok((names.map(str::to_string).to_vec(), addresses))
 }
 
-fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u16) -> Result<config::Config> {
+fn api_config(
+    flags: &flags::Server,
+    pki: Option<&Arc<Pki>>,
+    (advertise, port): (IpAddr, u16),
+    env: &Env,
+    shutdown: &CancellationToken,
+) -> Result<config::Config> {
+    let mut config = config::Config::in_process(String::new());
+    config.advertise_address = advertise;
+    config.port = port;
+    config.hostname = host::name()?;
+    config.service_cidrs = flags.service_cidr.clone();
+    config.node_ports = port_range(&flags.service_node_port_range)?;
+    if let Some(pki) = pki {
+        of_own_authority(&mut config, flags, pki, advertise)?;
+    }
+    flags.security.apply(&mut config)?;
+    flags.serving.apply(&mut config, env, shutdown)?;
+    flags.store.apply(&mut config)?;
+    if flags.controllers.vertical_pod_autoscaler {
+        config.enable_admission_plugins.push("VerticalPodAutoscaler".into());
+    }
+    Ok(config)
+}
+
+/// What the cluster's own authorities sign for the server.
+fn of_own_authority(
+    config: &mut config::Config,
+    flags: &flags::Server,
+    pki: &Arc<Pki>,
+    advertise: IpAddr,
+) -> Result<()> {
     let (dns_names, addresses) = serving_names(flags, advertise)?;
     let serving = pki.rotating(Leaf {
         name: "apiserver".into(),
@@ -120,12 +164,7 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
     })?;
     // Bound to `system:kubelet-api-admin` by the bootstrap policy.
     let leaf = Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", None);
-    let mut config = config::Config::in_process(pki.service_account_key()?);
-    config.advertise_address = advertise;
-    config.port = port;
-    config.hostname = host::name()?;
-    config.service_cidrs = flags.service_cidr.clone();
-    config.node_ports = port_range(&flags.service_node_port_range)?;
+    config.service_accounts.signing_key_pem = pki.service_account_key()?;
     config.serving_certificate = Some(Arc::new(serving));
     config.client_ca_pem = pki.ca_pem().as_bytes().to_vec();
     config.kubelet_client = Some(config::KubeletClient {
@@ -139,12 +178,7 @@ fn api_config(flags: &flags::Server, pki: &Arc<Pki>, advertise: IpAddr, port: u1
         certificate: client_certificate(pki, Leaf { authority: Authority::FrontProxy, ..front_proxy })?,
         ca_pem: pki.authority_pem(Authority::FrontProxy)?.into_bytes(),
     });
-    flags.security.apply(&mut config)?;
-    flags.store.apply(&mut config)?;
-    if flags.controllers.vertical_pod_autoscaler {
-        config.enable_admission_plugins.push("VerticalPodAutoscaler".into());
-    }
-    Ok(config)
+    Ok(())
 }
 
 /// One that renews itself.
@@ -204,7 +238,8 @@ pub async fn start_controllers(
     components: &Components,
 ) -> Result<()> {
     let controllers = in_process::client(&plane.api, "system:kube-controller-manager", &[]);
-    let mut config = controllers_config(&plane.pki, &flags.pod_cidr, &flags.service_cidr)?;
+    let pki = plane.own_pki()?;
+    let mut config = controllers_config(pki, &flags.pod_cidr, &flags.service_cidr)?;
     config.feature_gates = flags.security.features.feature_gates.clone();
     flags.controllers.apply(&mut config);
     if flags.controllers.gateway_api {
@@ -219,7 +254,8 @@ pub async fn start_controllers(
         false => None,
     };
     let name = identity.as_ref().map(|identity| identity.name.clone());
-    run_controllers(config, controllers, env, shutdown, name.clone(), components);
+    let election = name.clone().map(|name| LeaderElection::new("kube-controller-manager", name));
+    run_controllers(config, controllers, env, shutdown, election, components);
     let mut scheduling = flags.scheduler_settings()?;
     if name.is_some() {
         scheduling.leader_election.get_or_insert_default().identity = name;
@@ -240,7 +276,7 @@ pub async fn start_controllers(
     }
     let issuer = in_process::service_account_client(&plane.api, join_token::ISSUER);
     join_token::ensure_token(&issuer, instance, env).await.context("failed to prepare for joining nodes")?;
-    let authority = plane.pki.authority_pem(Authority::KubeletServing)?;
+    let authority = pki.authority_pem(Authority::KubeletServing)?;
     let published = kubelet_serving_ca::wait_until_published(&issuer, &authority, env);
     published.await.context("failed to publish the kubelets' authority")
 }
@@ -296,27 +332,24 @@ pub fn controllers_config(pki: &Pki, pod_cidrs: &[IpNet], service_cidrs: &[IpNet
     })
 }
 
-/// With an identity, runs them only while this process leads.
+/// With an election, runs them only while this process leads.
 pub fn run_controllers(
     config: controllers::Config,
     client: Client,
     env: &Env,
     shutdown: &CancellationToken,
-    identity: Option<String>,
+    election: Option<LeaderElection>,
     components: &Components,
 ) {
     let (env, shutdown) = (env.clone(), shutdown.clone());
-    components.run("the controller manager", async move {
+    components.run_to_end("the controller manager", async move {
         let start = |term: CancellationToken| {
             let informers = InformerFactory::new(client.clone(), env.clone(), term.clone());
             controllers::run(config.clone(), client.clone(), informers, env.clone(), term)
         };
-        match identity {
+        match election {
             None => start(shutdown).await,
-            Some(identity) => {
-                let election = LeaderElection::new("kube-controller-manager", identity);
-                lead(&election, &client, &env, &shutdown, start).await;
-            }
+            Some(election) => lead(&election, &client, &env, &shutdown, start).await,
         }
         Ok::<_, std::convert::Infallible>(())
     });
@@ -330,7 +363,7 @@ pub fn run_scheduler(
     shutdown: &CancellationToken,
     components: &Components,
 ) {
-    components.run("the scheduler", scheduler::run(config, client, informers, env.clone(), shutdown.clone()));
+    components.run_to_end("the scheduler", scheduler::run(config, client, informers, env.clone(), shutdown.clone()));
 }
 
 pub fn cluster_domain() -> String {

@@ -72,7 +72,7 @@ mod tests {
             let flags = Flags::try_parse_from(["minke"].iter().chain(command).chain(&typed)).expect("valid flags");
             match flags.command {
                 Command::Server(server) => server.controllers,
-                Command::ControllerManager(remote) => remote.settings,
+                Command::ControllerManager(flags) => flags.settings,
                 _ => panic!("{command:?}"),
             }
         };

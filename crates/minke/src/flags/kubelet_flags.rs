@@ -2,7 +2,7 @@
 //! Turned into an `Agent` by `commands`; the fields themselves are checked by `kubelet::configuration`.
 //! A flag wins over the file, and both pass the same table.
 
-mod fields;
+pub mod fields;
 
 use std::{
     collections::BTreeMap,

@@ -5,8 +5,11 @@
 pub mod audit_flags;
 pub mod authentication_flags;
 mod command_properties;
+pub mod component_flags;
 pub mod config_file;
 pub mod controller_flags;
+pub mod controller_manager_flags;
+pub mod dns_flags;
 pub mod everyday_flags;
 pub mod feature_flags;
 pub mod ingress_flags;
@@ -15,8 +18,10 @@ pub mod proxy_flags;
 pub mod registry_flags;
 pub mod scheduler_flags;
 pub mod security_flags;
+pub mod serving_flags;
 pub mod store_flags;
 pub mod subcommands;
+pub mod upstream;
 
 use std::{
     collections::BTreeMap,
@@ -39,12 +44,15 @@ use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
     flags::{
         controller_flags::Controllers,
+        controller_manager_flags::ControllerManager,
         feature_flags::FeatureFlags,
         ingress_flags::{Ingress, IngressAlone},
         kubelet_flags::Kubelet,
         proxy_flags::Proxy,
         security_flags::Security,
+        serving_flags::ServingFlags,
         store_flags::StoreFlags,
+        upstream::OtherFlags,
     },
     logging::Logging,
 };
@@ -74,16 +82,18 @@ pub enum Command {
     Server(Server),
     /// Run a node: kubelet, service proxy and DNS, with its own containerd
     Agent(Agent),
-    /// Run the API server alone
-    Apiserver(Server),
-    /// Run the controllers alone
-    ControllerManager(Remote),
-    /// Run the scheduler alone
-    Scheduler(Scheduler),
+    /// Run the API server alone, with upstream's flags
+    Apiserver(Box<Apiserver>),
+    /// Run the controllers alone, with upstream's flags
+    ControllerManager(Box<ControllerManager>),
+    /// Run the scheduler alone, with upstream's flags and its configuration file
+    Scheduler(Box<Scheduler>),
     /// Run the kubelet alone, with upstream's flags and its configuration file
     Kubelet(Box<Kubelet>),
     /// Run the service proxy alone, with upstream's flags and its configuration file
     Proxy(Box<Proxy>),
+    /// Run cluster DNS alone
+    Dns(dns_flags::Dns),
     /// Run the ingress alone
     Ingress(IngressAlone),
     /// Look at the nodes that `up --nodes` made on this machine, and disturb them
@@ -189,7 +199,7 @@ pub struct Server {
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
     /// Port of the API server [default: 6443, or a free one beside another cluster]
-    #[arg(long)]
+    #[arg(long, visible_alias = "secure-port")]
     pub port: Option<u16>,
     #[command(flatten)]
     pub store: StoreFlags,
@@ -197,7 +207,7 @@ pub struct Server {
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub pod_cidr: Vec<IpNet>,
     /// Addresses of services [default: 10.96.0.0/12, or free ones beside another cluster]
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long, visible_alias = "service-cluster-ip-range", value_name = "CIDR", value_delimiter = ',')]
     pub service_cidr: Vec<IpNet>,
     /// Ports for services of type NodePort
     #[arg(long, value_name = "FROM-TO", default_value = "30000-32767")]
@@ -231,6 +241,16 @@ pub struct Server {
     pub security: Security,
     #[command(flatten)]
     pub registry: RegistryFlags,
+    #[command(flatten)]
+    pub serving: ServingFlags,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Apiserver {
+    #[command(flatten)]
+    pub server: Server,
+    #[command(flatten)]
+    pub others: OtherFlags<upstream::Apiserver>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -389,6 +409,12 @@ pub struct Agent {
     /// Credentials for the API server, instead of joining with a token
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// The server's address in place of the kubeconfig's.
+    #[arg(skip)]
+    pub master: Option<String>,
+    /// Without any of these, with the credentials of the pod that we run in.
+    #[arg(skip)]
+    pub as_pod: bool,
     /// API server to join, as https://HOST:PORT; of several, separated by commas, any one that answers
     #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]
     pub server: Option<String>,
@@ -400,8 +426,9 @@ pub struct Agent {
     #[command(flatten)]
     pub node: Node,
     /// Who answers cluster DNS: our own server, or `none` when another (CoreDNS) is installed
-    #[arg(long, value_name = "SERVER", default_value = "minke")]
-    pub dns: Choice,
+    /// [default: minke; none beside a service proxy that runs alone]
+    #[arg(long, value_name = "SERVER")]
+    pub dns: Option<Choice>,
     /// Who makes volumes of the default StorageClass: nodes, as directories of their own, or `none` for drivers alone
     #[arg(long, value_name = "PROVISIONER", default_value = "minke")]
     pub local_storage: Choice,
@@ -411,45 +438,6 @@ pub struct Agent {
     /// Addresses of services
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12", value_delimiter = ',')]
     pub service_cidr: Vec<IpNet>,
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct Remote {
-    #[command(flatten)]
-    pub data: DataDirectory,
-    #[command(flatten)]
-    pub features: FeatureFlags,
-    /// Credentials for the API server
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: PathBuf,
-    /// Addresses of pods; each node gets a part
-    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16", value_delimiter = ',')]
-    pub pod_cidr: Vec<IpNet>,
-    /// Addresses of services
-    #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12", value_delimiter = ',')]
-    pub service_cidr: Vec<IpNet>,
-    /// Whether to wait for the Lease that only one of several controller managers holds
-    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
-        default_missing_value = "true", action = clap::ArgAction::Set)]
-    pub leader_elect: bool,
-    /// Which controllers run: `*` is all, `name` one more, `-name` one less
-    #[arg(long, value_name = "NAMES", default_value = "*", value_delimiter = ',', allow_hyphen_values = true)]
-    pub controllers: Vec<String>,
-    #[command(flatten)]
-    pub settings: Controllers,
-    /// Whether each controller has a service account of its own (in kube-system), with no more rights than it needs
-    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true,
-        default_missing_value = "true", action = clap::ArgAction::Set)]
-    pub use_service_account_credentials: bool,
-    /// Where health (for everybody) and metrics (for those who may get /metrics) answer over HTTPS
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
-    pub bind_address: IpAddr,
-    /// Its port; 0 is none
-    #[arg(long, default_value_t = 10257)]
-    pub secure_port: u16,
-    /// Authorities of the certificates by which clients are known there [default: those of the API server]
-    #[arg(long, value_name = "FILE")]
-    pub client_ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -500,6 +488,13 @@ impl Agent {
 }
 
 impl Server {
+    /// Whether all is given that an authority of our own would sign.
+    pub fn is_given_certificates(&self) -> bool {
+        self.serving.tls.is_given()
+            && self.security.names_client_authorities()
+            && self.security.authentication.service_account_signing_key_file.is_some()
+    }
+
     pub fn scheduler_settings(&self) -> anyhow::Result<scheduler::Config> {
         scheduler_config(self.scheduler_config.as_deref(), self.policy_config_file.as_deref())
     }
@@ -541,8 +536,9 @@ mod tests {
             let typed = ["minke", "scheduler", "--config", file.to_str().unwrap()];
             let flags = Flags::try_parse_from(typed.iter().chain(arguments)).expect("valid flags");
             let Command::Scheduler(flags) = flags.command else { panic!("scheduler") };
-            flags.settings().map(|(config, path)| {
+            flags.settings().map(|(config, connection)| {
                 let leads = config.leader_election.is_some_and(|election| election.leader_elect);
+                let path = connection.kubeconfig.unwrap_or_default();
                 (config.profiles.len(), path.display().to_string(), leads)
             })
         };
@@ -553,10 +549,10 @@ mod tests {
         assert!(!check(alone, &[]).unwrap().2);
         assert!(check(alone, &["--leader-elect"]).unwrap().2);
         assert!(!check(two, &["--kubeconfig", "/flag", "--leader-elect=false"]).unwrap().2);
-        assert!(check("", &[]).unwrap_err().to_string().contains("clientConnection.kubeconfig"));
         let wrong = check("profiles: [{plugin: {}}]\n", &[]).unwrap_err().to_string();
         assert!(wrong.contains("config.yaml") && wrong.contains("profiles[0].plugin"), "{wrong}");
-        assert!(Flags::try_parse_from(["minke", "scheduler"]).is_err(), "neither file nor credentials");
+        let refused = check("", &["--leader-elect-lease-duration=5s"]).unwrap_err().to_string();
+        assert_eq!(refused, "leaseDuration must be greater than renewDeadline");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -2,14 +2,17 @@
 //! Turned into an `Agent` by `commands`; the fields themselves are checked by `proxy::KubeProxyConfiguration`.
 //! A flag wins over the file, and both pass the same table.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, FromArgMatches};
 use proxy::{KubeProxyConfiguration, ProxySettings};
 use serde_json::{Value, json};
 
-use crate::flags::{Agent, Node};
+use crate::flags::{
+    Agent, Node,
+    upstream::{self, Form, OtherFlags, PROXY_FIELDS},
+};
 
 #[derive(Debug, Clone, Args)]
 pub struct Proxy {
@@ -18,6 +21,12 @@ pub struct Proxy {
     /// KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1); flags win over it
     #[arg(long, value_name = "FILE", conflicts_with = "proxy_config")]
     pub config: Option<PathBuf>,
+    /// Address of the API server, in place of the kubeconfig's
+    #[arg(long, value_name = "URL")]
+    pub master: Option<String>,
+    /// Port of the metrics, 0 turns them off; --metrics-bind-address says it better
+    #[arg(long, value_name = "PORT", conflicts_with = "metrics_bind_address")]
+    pub metrics_port: Option<u16>,
     /// Only `nftables` is to be had
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
@@ -63,11 +72,58 @@ pub struct Proxy {
     /// The same for those with answers
     #[arg(long, value_name = "DURATION")]
     pub conntrack_udp_timeout_stream: Option<String>,
+    #[command(flatten)]
+    fields: Fields,
+    #[command(flatten)]
+    others: OtherFlags<upstream::Proxy>,
+}
+
+/// The further flags that are fields, by field.
+#[derive(Debug, Clone, Default)]
+struct Fields(BTreeMap<&'static str, Value>);
+
+impl Args for Fields {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        PROXY_FIELDS.iter().fold(command, |command, (flag, field, form)| {
+            let argument = clap::Arg::new(*flag).long(*flag).help(format!("Field {field} of the configuration"));
+            command.arg(match form {
+                Form::Flag => argument.num_args(0..=1).require_equals(true).default_missing_value("true"),
+                _ => argument.allow_hyphen_values(true),
+            })
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Fields {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = BTreeMap::new();
+        for (flag, field, form) in PROXY_FIELDS {
+            let Some(text) = matches.get_one::<String>(flag) else { continue };
+            let value = match form {
+                Form::Flag => text.parse::<bool>().ok().map(Value::from),
+                Form::Number => text.parse::<i64>().ok().map(Value::from),
+                _ => Some(text.as_str().into()),
+            };
+            let invalid = || clap::Error::raw(clap::error::ErrorKind::InvalidValue, format!("--{flag}={text}\n"));
+            given.insert(*field, value.ok_or_else(invalid)?);
+        }
+        Ok(Self(given))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 impl Proxy {
     /// The node it is the proxy of.
     pub fn agent(mut self) -> Result<Agent> {
+        self.others.check()?;
         let mut fields = match &self.config {
             Some(file) => KubeProxyConfiguration::load(file)?,
             None => KubeProxyConfiguration::default(),
@@ -93,6 +149,20 @@ impl Proxy {
                 fields.set(path, value);
             }
         }
+        for (path, value) in std::mem::take(&mut self.fields.0) {
+            fields.set(path, value);
+        }
+        for (path, port, address) in [
+            // Upstream's name for it here is that of the kubelet's among the flags of a node, which runs no kubelet.
+            ("healthzBindAddress", self.agent.node.healthz_port, "0.0.0.0"),
+            ("metricsBindAddress", self.metrics_port, "127.0.0.1"),
+        ] {
+            match port {
+                None => {}
+                Some(0) => fields.set(path, json!("")),
+                Some(port) => fields.set(path, json!(format!("{address}:{port}"))),
+            }
+        }
         let (settings, _) = fields.settings()?;
         let agent = &mut self.agent;
         if let Some(name) = &settings.hostname_override {
@@ -104,6 +174,8 @@ impl Proxy {
         if let Some(cidrs) = settings.cluster_cidrs {
             agent.pod_cidr = cidrs;
         }
+        agent.master = self.master;
+        agent.as_pod = agent.kubeconfig.is_none() && agent.server.is_none();
         agent.node.proxy = fields;
         Ok(self.agent)
     }

@@ -2,14 +2,18 @@
 //! Parsed by `main`; names are upstream's.
 //! Starts nothing; only reads what was typed.
 
-use std::{
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use clap::Args;
+use client::LeaderElection;
 
-use super::{DataDirectory, feature_flags::FeatureFlags};
+use super::{
+    DataDirectory,
+    component_flags::{ConnectionFlags, LeaderElectionFlags, PortFlags},
+    feature_flags::FeatureFlags,
+    upstream::{self, OtherFlags},
+};
 
 #[derive(Debug, Clone, Args)]
 pub struct Scheduler {
@@ -17,39 +21,50 @@ pub struct Scheduler {
     pub data: DataDirectory,
     #[command(flatten)]
     pub features: FeatureFlags,
-    /// Credentials for the API server [default: those that the configuration file names]
-    #[arg(long, value_name = "FILE", required_unless_present = "config")]
-    pub kubeconfig: Option<PathBuf>,
-    /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1)
+    #[command(flatten)]
+    pub connection: ConnectionFlags,
+    /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1); the flags of its fields count without it alone
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Policy file (v1: predicates, priorities, extenders), the older form of the same
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub policy_config_file: Option<PathBuf>,
-    /// Whether to wait for the Lease that only one of several schedulers holds [default: what the file says, else true]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub leader_elect: Option<bool>,
-    /// Where health (for everybody) and metrics (for those who may get /metrics) answer over HTTPS
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
-    pub bind_address: IpAddr,
-    /// Its port; 0 is none
+    #[command(flatten)]
+    pub election: LeaderElectionFlags,
+    #[command(flatten)]
+    pub port: PortFlags,
+    /// Port of health and metrics; 0 is none
     #[arg(long, default_value_t = 10259)]
     pub secure_port: u16,
-    /// Authorities of the certificates by which clients are known there [default: those of the API server]
-    #[arg(long, value_name = "FILE")]
-    pub client_ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub others: OtherFlags<upstream::Scheduler>,
 }
 
 impl Scheduler {
-    /// What the file says, and whose credentials count.
-    pub fn settings(&self) -> anyhow::Result<(scheduler::Config, PathBuf)> {
+    /// What the file says with the flags laid over it, and how the API server is reached.
+    pub fn settings(&self) -> Result<(scheduler::Config, ConnectionFlags)> {
+        self.others.check()?;
         let mut config = scheduler_config(self.config.as_deref(), self.policy_config_file.as_deref())?;
         let election = config.leader_election.get_or_insert_default();
-        election.leader_elect = self.leader_elect.unwrap_or(election.leader_elect);
-        match self.kubeconfig.clone().or_else(|| config.kubeconfig.clone()) {
-            Some(kubeconfig) => Ok((config, kubeconfig)),
-            None => anyhow::bail!("no credentials: give --kubeconfig, or clientConnection.kubeconfig in the file"),
+        election.leader_elect = self.election.leader_elect.unwrap_or(election.leader_elect);
+        let mut found = LeaderElection::new(&election.resource_name, String::new());
+        found.namespace.clone_from(&election.resource_namespace);
+        for (text, field) in [
+            (&election.lease_duration, &mut found.lease_duration),
+            (&election.renew_deadline, &mut found.renew_deadline),
+            (&election.retry_period, &mut found.retry_period),
+        ] {
+            *field = super::security_flags::duration(text).unwrap_or(*field);
         }
+        self.election.apply(&mut found)?;
+        let text = |duration: std::time::Duration| format!("{}ms", duration.as_millis());
+        election.lease_duration = text(found.lease_duration);
+        election.renew_deadline = text(found.renew_deadline);
+        election.retry_period = text(found.retry_period);
+        (election.resource_name, election.resource_namespace) = (found.name, found.namespace);
+        let mut connection = self.connection.clone();
+        connection.kubeconfig = connection.kubeconfig.or_else(|| config.kubeconfig.clone());
+        Ok((config, connection))
     }
 }
 

@@ -134,6 +134,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Security {
+    pub fn names_client_authorities(&self) -> bool {
+        self.client_ca_file.is_some()
+    }
+
     /// Completes what an API server is told. The files it names are read where they are used.
     pub fn apply(&self, config: &mut config::Config) -> Result<()> {
         if let Some(path) = &self.client_ca_file {

@@ -145,6 +145,7 @@ impl ClusterEndpointDrain {
             ca,
             identity: self.identity.clone(),
             user_agent: "minke-agent".into(),
+            ..HttpsConfig::default()
         })?))
     }
 

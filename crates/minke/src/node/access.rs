@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use client::{Client, HttpsConfig, HttpsTransport, Identity, from_kubeconfig};
+use client::{Client, HttpsConfig, HttpsTransport, Identity};
 use env::Env;
 use parking_lot::RwLock;
 use rustls::server::ResolvesServerCert;
@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     certificates::{
-        ca_pin, kubeconfigs,
+        ca_pin,
+        kubeconfigs::{self, Source},
         pki::{Current, Leaf, Pki},
     },
     cluster::instance::Instance,
@@ -43,9 +44,10 @@ impl Access {
         shutdown: &CancellationToken,
     ) -> Result<Self> {
         let name = node_name(&flags.node)?;
-        if let Some(kubeconfig) = &flags.kubeconfig {
-            let connection = from_kubeconfig(kubeconfig, "minke-agent")?;
-            kubeconfigs::follow(kubeconfig, &connection.identity, env, shutdown);
+        if flags.kubeconfig.is_some() || flags.as_pod {
+            let source = Source { kubeconfig: flags.kubeconfig.clone(), master: flags.master.clone() };
+            let connection = source.read("minke-agent")?;
+            kubeconfigs::follow(&source, &connection.identity, env, shutdown);
             return Self::from_connection(connection, flags, instance, &name, env);
         }
         let member = join::join(flags, instance, &name, env).await?;

@@ -81,7 +81,8 @@ impl Node {
         let name = node_name(flags)?;
         let addresses = flags.node_ip.clone();
         let user = format!("system:node:{name}");
-        let serving = plane.pki.rotating(Leaf {
+        let pki = plane.own_pki()?;
+        let serving = pki.rotating(Leaf {
             name: "kubelet-serving".into(),
             authority: Authority::KubeletServing,
             common_name: user.clone(),
@@ -92,15 +93,15 @@ impl Node {
             client: false,
         })?;
         // In place of one that was good for both, by the cluster's authority.
-        let shown = plane.pki.rotating(Leaf::client("kubelet", &user, Some("system:nodes")))?;
-        let kubelet_ca = plane.pki.authority_pem(Authority::KubeletServing)?;
+        let shown = pki.rotating(Leaf::client("kubelet", &user, Some("system:nodes")))?;
+        let kubelet_ca = pki.authority_pem(Authority::KubeletServing)?;
         Ok(Self {
             own: OwnNode { client: in_process::client(&plane.api, &user, &["system:nodes"]), name },
             proxy: in_process::client(&plane.api, "system:kube-proxy", &[]),
             identity: Identity { certificate: Some(shown.0.clone()), ..Identity::default() },
             serving: Some(Arc::new(serving)),
             joined: None,
-            client_ca: plane.pki.ca_pem().to_string(),
+            client_ca: pki.ca_pem().to_string(),
             kubelet_ca: Arc::new(RwLock::new(kubelet_ca)),
             addresses,
             flags: flags.clone(),
@@ -130,7 +131,7 @@ impl Node {
             runtime,
             pod_cidrs: flags.pod_cidr.clone(),
             service_cidrs: flags.service_cidr.clone(),
-            dns: flags.dns,
+            dns: flags.dns.unwrap_or(Choice::Minke),
             local_storage: flags.local_storage,
             proxy: client,
             serving,

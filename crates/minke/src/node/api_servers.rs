@@ -162,7 +162,8 @@ mod tests {
         let (two, _second) = serve(&pki, 503).await;
         let (three, _third) = serve(&pki, 201).await;
         let identity = client::Identity::default();
-        let config = client::HttpsConfig { server: one.clone(), ca, identity, user_agent: "test".into() };
+        let user_agent = "test".into();
+        let config = client::HttpsConfig { server: one.clone(), ca, identity, user_agent, ..Default::default() };
         let transport = client::HttpsTransport::new(config).unwrap();
         transport.servers().replace(&[one, two, three.clone()]);
         let ask = async || {

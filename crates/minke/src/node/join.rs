@@ -91,7 +91,13 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
     let ca_pem = authority(flags, &known, &pki.join("ca.crt"))?;
     let connect = |identity: Identity| -> Result<(Client, Arc<ServerList>)> {
         let ca = client::certificates(ca_pem.as_bytes()).map_err(anyhow::Error::msg)?;
-        let config = HttpsConfig { server: server.clone(), ca, identity, user_agent: "minke-agent".into() };
+        let config = HttpsConfig {
+            server: server.clone(),
+            ca,
+            identity,
+            user_agent: "minke-agent".into(),
+            ..HttpsConfig::default()
+        };
         let transport = HttpsTransport::new(config)?;
         let servers = transport.servers();
         servers.replace(&known);

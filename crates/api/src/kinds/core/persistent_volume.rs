@@ -178,7 +178,22 @@ impl Behavior for PersistentVolume {
     }
 
     fn prepare_create(&self, object: &mut Value) {
+        let created = object["metadata"]["creationTimestamp"].clone();
         object["status"] = json!({ "phase": "Pending" });
+        if created.is_string() {
+            object["status"]["lastPhaseTransitionTime"] = created;
+        }
+    }
+
+    fn stamp_status_update(&self, object: &mut Value, old: &Value, now: Timestamp) {
+        const TIME: &str = "lastPhaseTransitionTime";
+        let (said, known) = (object["status"][TIME].clone(), &old["status"][TIME]);
+        let changed = !checks::same(&object["status"]["phase"], &old["status"]["phase"]);
+        if changed && (said.is_null() || said == *known) {
+            object["status"][TIME] = json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        } else if !changed && said.is_null() && !known.is_null() {
+            object["status"][TIME] = known.clone();
+        }
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
@@ -245,5 +260,28 @@ impl Behavior for PersistentVolume {
 
     fn selectable_field_names(&self) -> Vec<String> {
         vec!["name".into()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_says_since_when_it_is_in_its_phase() {
+        let (first, now) = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00.5Z".parse().unwrap());
+        let mut made = json!({ "metadata": { "creationTimestamp": first }, "status": { "phase": "Bound" } });
+        PersistentVolume.prepare_create(&mut made);
+        assert_eq!(made["status"], json!({ "phase": "Pending", "lastPhaseTransitionTime": first }));
+        let check = |status: Value, expected: &str| {
+            let mut new = json!({ "status": status });
+            PersistentVolume.stamp_status_update(&mut new, &made, now);
+            assert_eq!(new["status"]["lastPhaseTransitionTime"], expected, "{new}");
+        };
+        check(json!({ "phase": "Pending" }), first);
+        check(json!({ "phase": "Bound" }), "2026-01-01T00:01:00Z");
+        check(json!({ "phase": "Bound", "lastPhaseTransitionTime": first }), "2026-01-01T00:01:00Z");
+        let own = "2026-02-01T00:00:00Z";
+        check(json!({ "phase": "Bound", "lastPhaseTransitionTime": own }), own);
     }
 }

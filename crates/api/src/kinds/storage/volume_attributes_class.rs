@@ -28,9 +28,7 @@ impl Behavior for VolumeAttributesClass {
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let path = Path::default();
-        checks::required_name(errors, &path, object, "driverName", |name| {
-            names::dns_subdomain(&name.to_lowercase(), false)
-        });
+        checks::required_name(errors, &path, object, "driverName", |name| names::qualified_name(&name.to_lowercase()));
         if !is_set(object, "parameters") {
             errors.required(&path.child("parameters"), "must contain at least one key/value pair");
         }
@@ -51,5 +49,24 @@ impl Behavior for VolumeAttributesClass {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         vec![name_of(object), json!(text(object, "driverName")), age_of(object, now)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_is_named_as_a_provisioner_is() {
+        let check = |name: &str, good: bool| {
+            let mut errors = ErrorList::default();
+            let class = json!({ "driverName": name, "parameters": { "iops": "1" } });
+            VolumeAttributesClass.validate_create(&class, &mut errors);
+            assert_eq!(errors.is_empty(), good, "{name}");
+        };
+        check("csi.example.com", true);
+        check("example.com/Driver", true);
+        check("a/b/c", false);
+        check("", false);
     }
 }

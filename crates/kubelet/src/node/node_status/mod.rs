@@ -52,7 +52,6 @@ use crate::{
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
-const KUBELET_VERSION: &str = "v1.35.0";
 /// The first look after something that may have ended a problem.
 const STATUS_INTERVAL_MIN: Duration = Duration::from_millis(20);
 /// A runtime that has not answered for this long makes the node unready.
@@ -207,7 +206,7 @@ impl NodeStatusManager {
                 container_runtime_version: self.runtime_version.clone(),
                 kernel_version: machine.kernel.clone(),
                 kube_proxy_version: String::new(),
-                kubelet_version: KUBELET_VERSION.into(),
+                kubelet_version: api::GIT_VERSION.into(),
                 machine_id: machine.machine_id.clone(),
                 operating_system: "linux".into(),
                 os_image: machine.os_image.clone(),

@@ -348,12 +348,14 @@ fn judge_sidecar(container: &Container, found: &ContainerStatus, probes: &dyn Pr
     Sidecar::Started
 }
 
-/// Identifies a container's definition across restarts of the node: FNV-1a of what cannot change in place, that is
-/// its name and its image.
+/// Identifies a container's definition across restarts of the node, and of upstream's kubelet in our place or the other
+/// way round: FNV-1a of what cannot change in place (name and image, as JSON), written out as upstream writes bytes.
 pub fn container_hash(container: &Container) -> u64 {
     let image = container.image.as_deref().unwrap_or_default();
-    let bytes = container.name.bytes().chain([0]).chain(image.bytes());
-    let hash = bytes.fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let picked = serde_json::json!({ "image": image, "name": container.name }).to_string();
+    let numbers: Vec<String> = picked.bytes().map(|byte| byte.to_string()).collect();
+    let written = format!("([]uint8)[{}]", numbers.join(" "));
+    let hash = written.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     u64::from(hash)
 }
 

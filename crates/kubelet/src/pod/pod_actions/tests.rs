@@ -299,3 +299,14 @@ fn resizes_are_in_place_unless_the_policy_asks_for_a_restart() {
     let ended = check(&["s:running", "a:exit0", "b:exit0"], none(), &[("s", limits("2", "1Gi"))], "kill-pod");
     assert!(ended.update.is_empty() && !ended.update_pod_limits);
 }
+
+/// Those of upstream's own test and of its kubelet: a container that either has started is left alone by the other.
+#[test]
+fn the_hash_of_a_container_is_upstreams() {
+    let check = |name: &str, image: &str, expected: u64| {
+        let container = Container { name: name.into(), image: Some(image.into()), ..Container::default() };
+        assert_eq!(container_hash(&container), expected, "{name} {image}");
+    };
+    check("test_container", "foo/image:v1", 0x8e45_cbd0);
+    check("foo", "bar", 0x11a6_d6d6);
+}

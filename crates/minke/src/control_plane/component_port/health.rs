@@ -3,7 +3,7 @@
 //! Why a check failed is told only at its own path, to those who may see it.
 
 use apiserver::{Query, health::report};
-use client::InformerFactory;
+use client::{InformerFactory, Reachability};
 use controllers::Caches;
 use http::StatusCode;
 use metrics::Metrics;
@@ -12,9 +12,6 @@ use tokio_util::sync::CancellationToken;
 /// `Err` says what is wrong.
 type Verdict = Result<(), &'static str>;
 type Check = (&'static str, Box<dyn Fn() -> Verdict + Send + Sync>);
-
-/// Paths that need nobody's leave.
-pub const PUBLIC: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
 pub struct Health {
     healthz: Vec<Check>,
@@ -34,12 +31,22 @@ fn election(elects: bool) -> Option<Check> {
 }
 
 impl Health {
-    fn new(elects: bool, shutdown: &CancellationToken, synced: Check) -> Self {
+    fn new(elects: bool, shutdown: &CancellationToken, synced: Check, reachability: Reachability) -> Self {
         let shutdown = shutdown.clone();
+        // A component that can't ask the API server does nothing, whatever else is well.
+        let connection = move || -> Check {
+            let reachability = reachability.clone();
+            let check = move || match reachability.problem() {
+                None => Ok(()),
+                Some(_) => Err("the API server can't be asked: the log says why"),
+            };
+            ("api-server-connection", Box::new(check))
+        };
         let stopping = move || if shutdown.is_cancelled() { Err("process is shutting down") } else { Ok(()) };
-        let readyz = election(elects).into_iter().chain([("shutdown", Box::new(stopping) as Box<_>), synced]);
+        let readyz =
+            election(elects).into_iter().chain([("shutdown", Box::new(stopping) as Box<_>), synced, connection()]);
         Self {
-            healthz: vec![election(elects).unwrap_or_else(|| pass("ping"))],
+            healthz: vec![election(elects).unwrap_or_else(|| pass("ping")), connection()],
             livez: vec![pass("ping")],
             readyz: readyz.collect(),
             slis: Metrics::default(),
@@ -47,21 +54,31 @@ impl Health {
     }
 
     /// Ready once it knows the cluster, whether or not it leads.
-    pub fn of_scheduler(elects: bool, shutdown: &CancellationToken, informers: InformerFactory) -> Self {
+    pub fn of_scheduler(
+        elects: bool,
+        shutdown: &CancellationToken,
+        informers: InformerFactory,
+        reachability: Reachability,
+    ) -> Self {
         let synced = move || match informers.is_synced() {
             true => Ok(()),
             false => Err("handlers are not fully synchronized"),
         };
-        Self::new(elects, shutdown, ("sched-handler-sync", Box::new(synced)))
+        Self::new(elects, shutdown, ("sched-handler-sync", Box::new(synced)), reachability)
     }
 
     /// One that waits to lead has nothing to know yet: it is ready to.
-    pub fn of_controllers(elects: bool, shutdown: &CancellationToken, caches: Caches) -> Self {
+    pub fn of_controllers(
+        elects: bool,
+        shutdown: &CancellationToken,
+        caches: Caches,
+        reachability: Reachability,
+    ) -> Self {
         let synced = move || match caches.are_filled().unwrap_or(elects) {
             true => Ok(()),
             false => Err("informers not started yet or not synced"),
         };
-        Self::new(elects, shutdown, ("informer-sync", Box::new(synced)))
+        Self::new(elects, shutdown, ("informer-sync", Box::new(synced)), reachability)
     }
 
     /// `None` where there is no such path.
@@ -105,19 +122,21 @@ mod tests {
         let (synced, shutdown) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
         let seen = synced.clone();
         let check = move || if seen.load(Ordering::Relaxed) { Ok(()) } else { Err("not yet") };
-        let health = Health::new(true, &shutdown, ("sched-handler-sync", Box::new(check)));
+        let health = Health::new(true, &shutdown, ("sched-handler-sync", Box::new(check)), Reachability::default());
         let check = |path: &str, query: &str, code: u16, body: &str| {
             let (found, text) = health.answer(path, query).expect("a known path");
             assert_eq!((found.as_u16(), text.as_str()), (code, body), "{path}?{query}");
         };
         check("/healthz", "", 200, "ok");
-        check("/healthz", "verbose", 200, "[+]leaderElection ok\nhealthz check passed\n");
+        let healthy = "[+]leaderElection ok\n[+]api-server-connection ok\nhealthz check passed\n";
+        check("/healthz", "verbose", 200, healthy);
         check("/livez", "verbose=1", 200, "[+]ping ok\nlivez check passed\n");
         let failed = "[+]leaderElection ok\n[+]shutdown ok\n[-]sched-handler-sync failed: reason withheld\n\
-                      readyz check failed\n";
+                      [+]api-server-connection ok\nreadyz check failed\n";
         check("/readyz", "", 500, failed);
         check("/readyz", "exclude=sched-handler-sync", 200, "ok");
         let excluded = "[+]leaderElection excluded: ok\n[+]shutdown ok\n[+]sched-handler-sync excluded: ok\n\
+                        [+]api-server-connection ok\n\
                         warn: some health checks cannot be excluded: no matches for \"other\"\nreadyz check passed\n";
         check("/readyz", "verbose&exclude=sched-handler-sync&exclude=other&exclude=leaderElection", 200, excluded);
         check("/readyz/sched-handler-sync", "", 500, "internal server error: not yet\n");
@@ -136,7 +155,7 @@ mod tests {
     fn controllers_that_wait_to_lead_are_ready() {
         let shutdown = CancellationToken::new();
         for (elects, code) in [(true, 200), (false, 500)] {
-            let health = Health::of_controllers(elects, &shutdown, Caches::default());
+            let health = Health::of_controllers(elects, &shutdown, Caches::default(), Reachability::default());
             assert_eq!(health.answer("/readyz", "").map(|(code, _)| code.as_u16()), Some(code));
         }
     }

@@ -1,0 +1,158 @@
+//! Connections to an API server, directly or through a proxy (`proxy-url` of a kubeconfig).
+//! Used by `https`, which makes new ones when the client's certificate is renewed.
+//! Knows nothing of requests.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{
+        Client, Error,
+        connect::{
+            HttpConnector,
+            proxy::{SocksV5, Tunnel},
+        },
+    },
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls::pki_types::ServerName;
+
+/// A connection over a network that was cut is given up for a new one, as by client-go: TCP alone would wait for as long
+/// again as the cut took.
+pub const ONLY_SERVER: Timeouts = Timeouts {
+    ping_interval: Duration::from_secs(30),
+    ping_timeout: Duration::from_secs(15),
+    connect: Duration::from_secs(10),
+};
+/// Where another server would answer, a silent one is not waited for as long.
+pub const SEVERAL_SERVERS: Timeouts = Timeouts {
+    ping_interval: Duration::from_secs(1),
+    ping_timeout: Duration::from_secs(1),
+    connect: Duration::from_secs(1),
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    ping_interval: Duration,
+    ping_timeout: Duration,
+    connect: Duration,
+}
+
+/// How the server is reached.
+#[derive(Clone)]
+pub struct Route {
+    proxy: Proxy,
+    server_name: Option<ServerName<'static>>,
+}
+
+#[derive(Clone)]
+enum Proxy {
+    None,
+    Tunnel { address: Uri, authorization: Option<HeaderValue> },
+    Socks { address: Uri, login: Option<(String, String)> },
+}
+
+impl Route {
+    pub fn new(proxy_url: Option<&str>, tls_server_name: Option<&str>) -> Result<Self, String> {
+        let server_name = match tls_server_name {
+            None => None,
+            Some(name) => Some(ServerName::try_from(name.to_string()).map_err(|e| format!("tls-server-name: {e}"))?),
+        };
+        let proxy = proxy_url.map_or(Ok(Proxy::None), proxy)?;
+        Ok(Self { proxy, server_name })
+    }
+}
+
+fn proxy(url: &str) -> Result<Proxy, String> {
+    let invalid = |why: &str| format!("proxy-url {url:?}: {why}");
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("it has no scheme"))?;
+    let (login, host) = match rest.trim_end_matches('/').rsplit_once('@') {
+        Some((login, host)) => (Some(login.split_once(':').unwrap_or((login, ""))), host),
+        None => (None, rest.trim_end_matches('/')),
+    };
+    let address = format!("http://{host}").parse().map_err(|_| invalid("its host can't be read"))?;
+    match scheme {
+        "http" => {
+            use base64::{Engine, prelude::BASE64_STANDARD};
+            let basic = |(user, password): (&str, &str)| {
+                let pair = BASE64_STANDARD.encode(format!("{user}:{password}"));
+                HeaderValue::from_str(&format!("Basic {pair}")).map_err(|_| invalid("its login can't be sent"))
+            };
+            Ok(Proxy::Tunnel { address, authorization: login.map(basic).transpose()? })
+        }
+        "socks5" | "socks5h" => {
+            Ok(Proxy::Socks { address, login: login.map(|(user, password)| (user.into(), password.into())) })
+        }
+        // client-go takes https:// as well; a proxy in the clear sees no more of what goes through it: that is TLS.
+        other => Err(invalid(&format!("unsupported scheme {other:?}, must be http or socks5"))),
+    }
+}
+
+type Pool<C> = Client<HttpsConnector<C>, Full<Bytes>>;
+
+#[derive(Clone)]
+pub enum Connections {
+    Direct(Pool<HttpConnector>),
+    Tunnel(Pool<Tunnel<HttpConnector>>),
+    Socks(Pool<SocksV5<HttpConnector>>),
+}
+
+impl Connections {
+    pub fn new(tls: &rustls::ClientConfig, route: &Route, timeouts: Timeouts) -> Self {
+        let mut tls = tls.clone();
+        // A session that is resumed would bring back the certificate it began with.
+        tls.resumption = rustls::client::Resumption::default();
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_connect_timeout(Some(timeouts.connect));
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        macro_rules! pool {
+            ($connector:expr) => {{
+                let connector = match &route.server_name {
+                    Some(name) => https
+                        .with_server_name_resolver(FixedServerNameResolver::new(name.clone()))
+                        .enable_all_versions()
+                        .wrap_connector($connector),
+                    None => https.enable_all_versions().wrap_connector($connector),
+                };
+                Client::builder(TokioExecutor::new())
+                    .timer(TokioTimer::new())
+                    .http2_adaptive_window(true)
+                    .http2_keep_alive_interval(timeouts.ping_interval)
+                    .http2_keep_alive_timeout(timeouts.ping_timeout)
+                    .http2_keep_alive_while_idle(true)
+                    .build(connector)
+            }};
+        }
+        match &route.proxy {
+            Proxy::None => Self::Direct(pool!(tcp)),
+            Proxy::Tunnel { address, authorization } => {
+                let tunnel = Tunnel::new(address.clone(), tcp);
+                Self::Tunnel(pool!(match authorization {
+                    Some(login) => tunnel.with_auth(login.clone()),
+                    None => tunnel,
+                }))
+            }
+            Proxy::Socks { address, login } => {
+                let socks = SocksV5::new(address.clone(), tcp);
+                Self::Socks(pool!(match login {
+                    Some((user, password)) => socks.with_auth(user.clone(), password.clone()),
+                    None => socks,
+                }))
+            }
+        }
+    }
+
+    pub async fn request(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
+        let request = request.map(Full::new);
+        match self {
+            Self::Direct(client) => client.request(request).await,
+            Self::Tunnel(client) => client.request(request).await,
+            Self::Socks(client) => client.request(request).await,
+        }
+    }
+}
