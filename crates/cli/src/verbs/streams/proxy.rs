@@ -175,16 +175,16 @@ async fn answer(
     if let Some((prefix, folder)) = &filter.files
         && let Some(inner) = path.strip_prefix(prefix.as_str())
     {
-        let inside = !inner.split('/').any(|part| part == "..");
-        if inside && folder.join(inner).is_dir() && !folder.join(inner).join("index.html").exists() {
-            return Ok(listing(&folder.join(inner)));
+        let Some(place) = below(folder, inner) else { return Ok(text(StatusCode::NOT_FOUND, "404 page not found")) };
+        if place.is_dir() && !place.join("index.html").exists() {
+            return Ok(listing(&place));
         }
-        let file = if folder.join(inner).is_dir() { folder.join(inner).join("index.html") } else { folder.join(inner) };
+        let file = if place.is_dir() { place.join("index.html") } else { place };
         return Ok(match std::fs::read(file) {
-            Ok(bytes) if inside => {
+            Ok(bytes) => {
                 Response::new(Full::new(Bytes::from(bytes)).map_err(|never: Infallible| match never {}).boxed_unsync())
             }
-            _ => text(StatusCode::NOT_FOUND, "404 page not found"),
+            Err(_) => text(StatusCode::NOT_FOUND, "404 page not found"),
         });
     }
     let forwarded = match request.headers().contains_key(header::UPGRADE) {
@@ -195,6 +195,13 @@ async fn answer(
         Ok(response) => response,
         Err(failure) => text(StatusCode::BAD_GATEWAY, &failure.text()),
     })
+}
+
+/// The place that a path names below the folder; none where it would lead out of it.
+fn below(folder: &std::path::Path, path: &str) -> Option<std::path::PathBuf> {
+    // A path that begins with a slash would take the place of the folder.
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    parts.clone().all(|part| part != "..").then(|| parts.fold(folder.to_path_buf(), |place, part| place.join(part)))
 }
 
 /// The names in a directory, as links.
@@ -328,6 +335,19 @@ mod tests {
 
     use super::*;
     use crate::rest::{self, Upgrade};
+
+    #[test]
+    fn files_come_only_from_the_folder() {
+        let check = |path: &str, expected: Option<&str>| {
+            assert_eq!(below("/srv".as_ref(), path).as_deref(), expected.map(std::path::Path::new), "{path}");
+        };
+        check("a/b", Some("/srv/a/b"));
+        check("", Some("/srv"));
+        check("/etc/passwd", Some("/srv/etc/passwd"));
+        check("a//etc", Some("/srv/a/etc"));
+        check("../etc/passwd", None);
+        check("a/../../etc", None);
+    }
 
     /// Gives its one connection away.
     struct OneConnection(RefCell<Option<DuplexStream>>);
