@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use api::{Resource, Scope, Verb, kinds::Plain};
+use api::{Resource, Scope, Verb, kinds::{Plain, StorageForm}};
 use client::{Informer, InformerFactory, ListParams, ObjectInformer};
 use env::Env;
 use k8s_openapi::{
@@ -201,6 +201,7 @@ fn resource(definition: &CustomResourceDefinition) -> Option<Arc<Resource>> {
         verbs: Verb::RESOURCE.to_vec(),
         subresources: Vec::new(),
         behavior: Arc::new(Plain),
+        storage: StorageForm::custom(&spec.group, &names.plural),
     }))
 }
 
