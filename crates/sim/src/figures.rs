@@ -321,7 +321,10 @@ impl Bench {
         let mut done = std::collections::HashSet::new();
         while done.len() < count {
             let Some(change) = changes.next().await else { return };
-            if change.new.is_some_and(|claim| claim.status.is_some_and(|s| s.phase.as_deref() == Some("Bound"))) {
+            if change
+                .new
+                .is_some_and(|claim| claim.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Bound")))
+            {
                 done.insert(change.key);
             }
         }

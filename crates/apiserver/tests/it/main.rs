@@ -48,7 +48,7 @@ mod restart;
 mod shared_etcd;
 mod subresources;
 mod system_roots;
-mod upstream_etcd;
 mod upstream_answers;
+mod upstream_etcd;
 mod watches;
 mod writes;

@@ -4,7 +4,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use api::{Resource, Scope, Verb, kinds::{Plain, StorageForm}};
+use api::{
+    Resource, Scope, Verb,
+    kinds::{Plain, StorageForm},
+};
 use client::{Informer, InformerFactory, ListParams, ObjectInformer};
 use env::Env;
 use k8s_openapi::{

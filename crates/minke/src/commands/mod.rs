@@ -10,10 +10,10 @@ pub mod doctor;
 pub mod down;
 pub mod image;
 pub mod images;
-pub mod migrate_store;
 pub mod install;
 pub mod logs;
 pub mod machine_checks;
+pub mod migrate_store;
 pub mod next_step;
 pub mod redaction;
 pub mod reencrypt;
@@ -26,7 +26,7 @@ pub mod versions;
 use std::{net::SocketAddr, sync::Arc};
 
 use ::ingress::IngressConfig;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use client::{
     Client, HttpsConfig, HttpsTransport, Identity, InformerFactory, LeaderElection, Reachability,
     ServiceAccountTransport, from_kubeconfig,

@@ -70,7 +70,7 @@ pub async fn start(
     if !address.is_loopback() {
         let listener = preflight::listen(SocketAddr::new(address, port), "--registry-port")?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (tls, until) = (tls(&plane.pki, address)?, shutdown.clone());
+        let (tls, until) = (tls(plane.own_pki()?, address)?, shutdown.clone());
         components.run("the registry", async move {
             registry.serve_tls(listener, tls, Arc::new(access), until).await;
             Ok::<_, std::convert::Infallible>(())

@@ -20,6 +20,7 @@ impl Command {
                         | Self::Scheduler(_)
                         | Self::Kubelet(_)
                         | Self::Proxy(_)
+                        | Self::Dns(_)
                         | Self::Ingress(_)
                 );
                 is_kubectl || !runs
@@ -39,6 +40,7 @@ impl Command {
             Self::Scheduler(_) => "scheduler",
             Self::Kubelet(_) => "kubelet",
             Self::Proxy(_) => "proxy",
+            Self::Dns(_) => "dns",
             Self::Ingress(_) => "ingress",
             Self::Node(_) => "node",
             Self::Image(_) => "image",

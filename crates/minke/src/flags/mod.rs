@@ -155,26 +155,6 @@ pub enum Command {
     },
 }
 
-impl Command {
-    /// Commands that do their work, print and end.
-    pub fn only_prints(&self) -> bool {
-        match self {
-            Self::Up(up) => !up.foreground,
-            other => {
-                let is_kubectl =
-                    matches!(other, Self::Kubectl { .. } | Self::Why { .. } | Self::Timeline { .. } | Self::Top { .. });
-                let asks = matches!(other, Self::Console(_));
-                is_kubectl || asks || matches!(other, Self::Down(_) | Self::Node(_) | Self::Image(_) | Self::Store(_))
-            }
-        }
-    }
-
-    /// Whether a kubelet is part of the process.
-    pub fn runs_kubelet(&self) -> bool {
-        matches!(self, Self::Up(_) | Self::Agent(_) | Self::Kubelet(_))
-    }
-}
-
 #[derive(Debug, Clone, Args)]
 pub struct DataDirectory {
     /// Where the cluster keeps everything
