@@ -91,13 +91,12 @@ pub async fn lead<F: Future<Output = ()>>(
             ended = led => Some(ended),
             () = shutdown.cancelled() => None,
         };
-        let Some(ended) = ended else {
-            // Whatever was under way ends first: the next leader may begin as soon as the lease is free.
-            drop(end_of_term);
-            release(election, client, env).await;
-            return;
-        };
-        if let Err(error) = ended {
+        // Whatever was under way ends first: the next leader may begin as soon as the lease is free.
+        drop(end_of_term);
+        if shutdown.is_cancelled() {
+            return release(election, client, env).await;
+        }
+        if let Some(Err(error)) = ended {
             tracing::warn!(lease = election.name, %error, "no longer the leader");
         }
     }

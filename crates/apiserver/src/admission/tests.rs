@@ -42,6 +42,8 @@ pub async fn configured(change: impl FnOnce(&mut Config)) -> Fixture {
 impl Fixture {
     pub async fn send(&self, user: &User, method: Method, path: &str, object: Value) -> (u16, Value, Vec<String>) {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        // Without it lists are handed over as objects.
+        let request = request.header("accept", "application/json");
         let body = if object.is_null() { body::empty() } else { body::full(object.to_string()) };
         let request = ApiServer::in_process_request(user.clone(), request.body(body).unwrap());
         let response = self.0.handle(request).await;

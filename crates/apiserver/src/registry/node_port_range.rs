@@ -153,6 +153,7 @@ mod tests {
         again.apply(&PortChanges::of(&[], &freed)).unwrap();
         assert!(!NodePortRange::read(Some(&written(&again)), &ports).unwrap().has(30012));
         let other = NodePortRange::read(Some(&record), &(31000..=31019)).err().unwrap();
-        assert_eq!(other.message, "the provided range does not match the current range");
+        let words = "Internal error occurred: the provided range does not match the current range";
+        assert_eq!(other.message, words);
     }
 }

@@ -294,7 +294,7 @@ mod tests {
             let refused = to_json(key, stored.clone()).unwrap_err();
             assert!(refused.contains(why), "{key}: {refused}");
         }
-        for key in ["/registry/clustertrustbundles/a", "/registry/ranges/servicenodeports", "/minke/node-ports/3"] {
+        for key in ["/registry/kindsofthefuture/a", "/registry/ranges/servicenodeports", "/minke/node-ports/3"] {
             for stored in [envelope("x/v9", "Y"), Bytes::from_static(b"\xff")] {
                 assert_eq!(to_json(key, stored.clone()).unwrap(), stored);
                 assert!(!is_outdated(key, &stored, PROTOBUF));

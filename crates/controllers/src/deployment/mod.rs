@@ -180,7 +180,8 @@ impl Deployments {
                 let api = self.context.client.namespaced::<Deployment>(deployment.namespace());
                 let patch =
                     json!({ "metadata": { "uid": deployment.uid(), "annotations": { sets::REVISION: revision } } });
-                api.patch(deployment.name(), &Patch::Merge(patch)).await.map(drop)
+                // Through the status: annotations that change otherwise raise the generation.
+                api.patch_status(deployment.name(), &Patch::Merge(patch)).await.map(drop)
             }
             Action::UpdateStatus(status) => {
                 let mut deployment = deployment.clone();

@@ -123,6 +123,7 @@ pub const LIVE: &[Row] = &[
     ("topologyManagerPolicy", |c| json!(c.managers.topology_policy)),
     ("topologyManagerPolicyOptions", |c| unless_empty(json!(c.managers.topology_options))),
     ("topologyManagerScope", |c| json!(c.managers.topology_scope)),
+    ("volumeStatsAggPeriod", |c| c.volume_stats_period.map_or(json!("-1s"), span)),
 ];
 
 /// What holds when nothing else was given: the only values of settings that are no choice here.

@@ -64,7 +64,11 @@ impl Simulation {
 
     /// Clients that watch every resource, and some of them by selections; where each of them is.
     pub fn start_watch_clients(&self) -> Vec<CurrentView> {
-        let watched = |resource: &&Arc<api::Resource>| resource.stored() && resource.supports(&api::Verb::Watch);
+        // Versions before the first stable one are off.
+        let stable = |resource: &api::Resource| !["alpha", "beta"].iter().any(|stage| resource.version.contains(stage));
+        let watched = |resource: &&Arc<api::Resource>| {
+            resource.stored() && resource.supports(&api::Verb::Watch) && stable(resource)
+        };
         let everything = api::kinds::builtin().iter().filter(watched).map(|r| (r.clone(), Selection::default()));
         let some = workload::selections().into_iter().filter_map(|(group, version, plural, selection)| {
             Some((api::kinds::find(group, version, plural)?.clone(), selection))

@@ -2,7 +2,7 @@
 
 mod reclaim;
 
-use client::Patch;
+use client::{ListParams, Patch};
 use controllers::{Config, LocalStorage};
 use k8s_openapi::api::{
     core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -54,7 +54,8 @@ impl Cluster {
     }
 
     async fn said(&self, reason: &str, part: &str) -> bool {
-        let events = self.list::<Event>().await;
+        // Those about volumes, which are in no namespace, are in `default`.
+        let events = self.client.api::<Event>().list(&ListParams::default()).await.unwrap().items;
         events.iter().any(|e| e.reason.as_deref() == Some(reason) && e.message.as_deref().unwrap_or("").contains(part))
     }
 }

@@ -155,6 +155,7 @@ const OWN: &[Row] = &[
     ("shutdown-delay-duration", Duration, Acts),
     ("shutdown-send-retry-after", Flag, Only(&["false"], SHUTDOWN)),
     ("shutdown-watch-termination-grace-period", Duration, Only(&["0s"], SHUTDOWN)),
+    ("storage-media-type", Text, Acts),
     ("storage-backend", Text, Only(&["", "etcd3"], "there is etcd v3, and the embedded store (--store)")),
     (
         "storage-initialization-timeout",
