@@ -17,7 +17,6 @@ pub mod object_forms;
 mod object_view;
 pub mod openapi;
 pub mod patch;
-pub mod pem;
 pub mod placement;
 pub mod pod_resources;
 pub mod printing;
@@ -36,6 +35,7 @@ pub mod watch;
 pub const GIT_VERSION: &str = "v1.35.0+minke";
 
 pub use accessor::Accessor;
+pub use codec::pem;
 pub use kinds::{Resource, Scope};
 pub use object::{Meta, Object};
 pub use status::{ApiError, Reason};

@@ -40,7 +40,7 @@ pub enum Invocation {
         text: String,
         to_stdout: bool,
     },
-    Run(&'static Command, Matches),
+    Run(&'static Command, Box<Matches>),
 }
 
 impl Command {
@@ -102,7 +102,7 @@ impl Invocation {
         matches.command = path;
         let own = command.flags.iter().copied().flatten().map(|f| f.name);
         matches.shadowed = own.filter(|name| GLOBAL.iter().any(|g| g.name == *name)).collect();
-        Ok(Self::Run(command, matches))
+        Ok(Self::Run(command, Box::new(matches)))
     }
 }
 

@@ -9,8 +9,6 @@ mod change_queue;
 mod connections;
 mod delegated;
 mod events;
-mod exec_identity;
-mod exec_plugin;
 mod https;
 mod informer;
 mod kubeconfig;
@@ -21,6 +19,8 @@ mod server_list;
 mod service_account_transport;
 mod transport;
 mod work_queue;
+
+use kubeconfig::{exec_identity, exec_plugin};
 
 pub use answers::{read_events, read_list};
 pub use any_certificate::AnyCertificate;

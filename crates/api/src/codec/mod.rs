@@ -7,6 +7,7 @@ mod scalar;
 mod typed;
 mod yaml;
 
+pub mod pem;
 pub mod protobuf;
 
 pub use scalar::parse_duration;

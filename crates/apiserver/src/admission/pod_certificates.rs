@@ -30,11 +30,9 @@ pub async fn check(authorizer: &Chain, now: Timestamp, a: &Attributes<'_>) -> Re
     }
     let mut errors = ErrorList::new();
     match (a.operation, a.subresource) {
-        (Operation::Create, "") => {
-            if !proves_possession(&a.object["spec"]) {
-                let path = Path::new("spec").child("proofOfPossession");
-                errors.invalid_quiet(&path, "could not verify proof-of-possession signature");
-            }
+        (Operation::Create, "") if !proves_possession(&a.object["spec"]) => {
+            let path = Path::new("spec").child("proofOfPossession");
+            errors.invalid_quiet(&path, "could not verify proof-of-possession signature");
         }
         (Operation::Update, "status") if a.object["status"] != a.old["status"] => {
             check_begin(&mut errors, &a.object["status"], now);

@@ -87,7 +87,11 @@ async fn targets_that_can_not_be_scaled_say_so_once_a_period() {
     let cluster = Cluster::start(config()).await;
     cluster.counts.answer(QUEUE, queue(20));
     let reference = |version: &str, kind: &str| json!({ "apiVersion": version, "kind": kind, "name": "x" });
-    let targets = [reference("apps/v1", "Deployment"), reference("policy/v1", "PodDisruptionBudget"), reference("sea/v1", "Whale")];
+    let targets = [
+        reference("apps/v1", "Deployment"),
+        reference("policy/v1", "PodDisruptionBudget"),
+        reference("sea/v1", "Whale"),
+    ];
     for (index, target) in targets.into_iter().enumerate() {
         let name = format!("h{index}");
         cluster.create::<HorizontalPodAutoscaler>(autoscaler(&name, target, Value::Null)).await;

@@ -85,8 +85,13 @@ async fn remove(data: &DataDirectory, names: &[String]) -> Result<()> {
             let found = runtime.image_status(spec.clone()).await.with_context(|| format!("{node} does not answer"))?;
             let Some(found) = found else { continue };
             let full = full_reference(name);
+            let is_tag = found.repo_tags.contains(&full);
+            if !is_tag && !is_id_or_digest(name, &full, &found.id, &found.repo_digests) {
+                // The runtime still finds it by a name that has just gone: the image is somebody else's by now.
+                continue;
+            }
             // An image with other names only loses this one; the last takes the image along.
-            let done = match found.repo_tags.contains(&full) && found.repo_tags.len() > 1 {
+            let done = match is_tag && found.repo_tags.len() > 1 {
                 true => images::untag(socket, &full).await,
                 false => {
                     let by_id = ImageSpec { image: found.id, ..ImageSpec::default() };
@@ -102,6 +107,13 @@ async fn remove(data: &DataDirectory, names: &[String]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether the image was named by itself, not by a tag.
+fn is_id_or_digest(name: &str, full: &str, id: &str, digests: &[String]) -> bool {
+    const SHORT_ID_CHARS: usize = 12;
+    let (wanted, id) = (name.trim_start_matches("sha256:"), id.trim_start_matches("sha256:"));
+    (wanted.len() >= SHORT_ID_CHARS && id.starts_with(wanted)) || digests.iter().any(|digest| digest == full)
 }
 
 async fn pull(data: &DataDirectory, names: &[String]) -> Result<()> {
@@ -185,5 +197,18 @@ mod tests {
         check("localhost/app:2", "localhost/app:2");
         check("minke.local/demo:1", "minke.local/demo:1");
         check("ghcr.io/a/b@sha256:0", "ghcr.io/a/b@sha256:0");
+    }
+
+    #[test]
+    fn an_image_is_named_by_its_id_or_digest() {
+        let (id, digest) = ("sha256:0123456789abcdef", "docker.io/library/a@sha256:77");
+        let check = |name: &str, full: &str, expected: bool| {
+            assert_eq!(is_id_or_digest(name, full, id, &[digest.to_string()]), expected, "{name}");
+        };
+        check("sha256:0123456789abcdef", "", true);
+        check("0123456789ab", "", true);
+        check("0123456789", "", false);
+        check("a@sha256:77", digest, true);
+        check("a:1", "docker.io/library/a:1", false);
     }
 }

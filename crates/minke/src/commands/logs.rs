@@ -150,7 +150,10 @@ fn show_file(path: &Path, filter: &Filter, tail: usize, follow: bool) -> Result<
     for line in lines {
         writeln!(out, "{line}")?;
     }
-    while follow {
+    if !follow {
+        return Ok(());
+    }
+    loop {
         out.flush()?;
         std::thread::sleep(FOLLOW_INTERVAL);
         let length = std::fs::metadata(path).with_context(failed)?.len();
@@ -169,7 +172,6 @@ fn show_file(path: &Path, filter: &Filter, tail: usize, follow: bool) -> Result<
             line.clear();
         }
     }
-    Ok(())
 }
 
 /// The last lines that the filter shows, and where the file ended behind a whole line. Reads no more of it than it needs.

@@ -230,7 +230,7 @@ fn inodes(data: &Path) -> Check {
     let Ok(stat) = nix::sys::statvfs::statvfs(existing(data)) else {
         return Check::fail("inodes", "can't be looked at", "choose another --data-dir");
     };
-    let (free, total) = (stat.files_available() as u64, stat.files() as u64);
+    let (free, total) = (stat.files_available(), stat.files());
     match total {
         // Some file systems make them as they need them.
         0 => Check::ok("inodes", "no fixed number"),

@@ -64,7 +64,7 @@ pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Up(flags) => up::up(*flags),
         Command::Down(flags) => down::down(&flags),
-        Command::Server(flags) => runtime()?.block_on(run_server(flags, true)),
+        Command::Server(flags) => runtime()?.block_on(run_server(*flags, true)),
         Command::Apiserver(flags) => {
             flags.others.check()?;
             runtime()?.block_on(run_server(flags.server, false))
@@ -75,7 +75,7 @@ pub fn run(command: Command) -> Result<()> {
             if let Some(netns) = &flags.netns {
                 nodes::enter(netns, flags.node.node_name.as_deref())?;
             }
-            runtime()?.block_on(run_agent(flags, Parts::All))
+            runtime()?.block_on(run_agent(*flags, Parts::All))
         }
         Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Kubelet)),
         Command::Proxy(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Proxy)),

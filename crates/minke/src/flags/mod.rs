@@ -79,9 +79,9 @@ pub enum Command {
     /// Stop the cluster and remove everything it made outside its data directory
     Down(Down),
     /// Run the control plane: API server, controllers and scheduler
-    Server(Server),
+    Server(Box<Server>),
     /// Run a node: kubelet, service proxy and DNS, with its own containerd
-    Agent(Agent),
+    Agent(Box<Agent>),
     /// Run the API server alone, with upstream's flags
     Apiserver(Box<Apiserver>),
     /// Run the controllers alone, with upstream's flags

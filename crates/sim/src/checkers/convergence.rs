@@ -335,7 +335,7 @@ impl Everything {
             if let Some(gone) = users.iter().find(|user| !is_there(&user.uid)) {
                 fail(format!("{who} is kept for {}, which is gone", gone.name));
             }
-            if status.allocation.is_some() != !users.is_empty() {
+            if status.allocation.is_some() == users.is_empty() {
                 fail(format!("{who} has {} users, allocated: {}", users.len(), status.allocation.is_some()));
             }
             if deleting(claim) && users.is_empty() {

@@ -4,7 +4,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use apiserver::{ApiServer, Config};
+use apiserver::{ApiServer, Config, storage::StorageMediaType};
 use env::Env;
 use http::Request;
 use jiff::Timestamp;
@@ -47,6 +47,8 @@ impl ApiServerProcess {
         config.advertise_address = IpAddr::from([192, 0, 2, 1 + self.number as u8]);
         // A dual-stack Service holds two addresses, written in one transaction.
         config.service_cidrs.push("fd02::/112".parse().expect("a constant network"));
+        // The checkers read what is committed.
+        config.storage_media_type = Some(StorageMediaType::Json);
         config
     }
 

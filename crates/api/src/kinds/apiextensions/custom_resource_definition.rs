@@ -51,13 +51,10 @@ impl Behavior for CustomResourceDefinition {
         if !is_present(spec, "conversion") {
             spec["conversion"] = json!({ "strategy": "None" });
         }
-        if let Some(conversion) = existing_mut(spec, "conversion") {
-            if let Some(service) = existing_mut(conversion, "webhook")
-                .and_then(|webhook| existing_mut(webhook, "clientConfig"))
-                .and_then(|config| existing_mut(config, "service"))
-            {
-                default_to(service, "port", 443);
-            }
+        let webhook = existing_mut(spec, "conversion").and_then(|conversion| existing_mut(conversion, "webhook"));
+        let config = webhook.and_then(|webhook| existing_mut(webhook, "clientConfig"));
+        if let Some(service) = config.and_then(|config| existing_mut(config, "service")) {
+            default_to(service, "port", 443);
         }
         let stored = stored_version(spec);
         if let Some(status) = part_mut(object, "status")

@@ -41,7 +41,7 @@ fn rows_are_of_one_mind_with_themselves() {
                 assert!(!possible.is_empty() && !reason.is_empty(), "{name}");
                 let readable =
                     |value: &&str| value.is_empty() || !matches!(form, Form::Flag) || value.parse::<bool>().is_ok();
-                assert!(possible.iter().all(|value| readable(value)), "{name}");
+                assert!(possible.iter().all(readable), "{name}");
             }
         }
     }

@@ -2,6 +2,9 @@
 //! Used by `minke` for every component that runs apart, and for the admin's file.
 //! Errors name the file and the field.
 
+pub mod exec_identity;
+pub mod exec_plugin;
+
 use std::{path::Path, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -233,5 +236,4 @@ pub fn kubeconfig_yaml(server: &str, ca: &str, user: &str, certificate: &str, ke
 }
 
 #[cfg(test)]
-#[path = "kubeconfig_tests.rs"]
 mod tests;

@@ -392,5 +392,4 @@ impl ControllerManager {
 }
 
 #[cfg(test)]
-#[path = "controller_manager_flags_tests.rs"]
 mod tests;
