@@ -119,8 +119,12 @@ pub async fn list(socket: &Path) -> Result<()> {
     images.sort_by(|a, b| a.repo_tags.cmp(&b.repo_tags));
     println!("{:<60} {:>10}  ID", "IMAGE", "SIZE");
     for image in images {
-        let name = image.repo_tags.first().or(image.repo_digests.first()).cloned().unwrap_or_default();
-        println!("{name:<60} {:>8.1}MB  {}", image.size as f64 / 1e6, image.id.get(..19).unwrap_or(&image.id));
+        // Each of its names is one by which it can be run or removed.
+        let unnamed = image.repo_digests.first().cloned().unwrap_or_default();
+        let names = if image.repo_tags.is_empty() { vec![unnamed] } else { image.repo_tags };
+        for name in names {
+            println!("{name:<60} {:>8.1}MB  {}", image.size as f64 / 1e6, image.id.get(..19).unwrap_or(&image.id));
+        }
     }
     Ok(())
 }
