@@ -71,13 +71,17 @@ async fn pods_that_come_at_once_share_one_staging() {
     let f = Fixture::new(&[capability::STAGE_UNSTAGE_VOLUME], unattached());
     let (manager, _driver) = f.serving();
     let (one, two, three) = tokio::join!(mount(&manager, "one"), mount(&manager, "two"), mount(&manager, "three"));
-    (one.unwrap(), two.unwrap(), three.unwrap());
+    for done in [one, two, three] {
+        done.unwrap();
+    }
     assert_eq!(f.driver.0.lock().staged.len(), 1);
     assert_eq!(f.driver.0.lock().published.len(), 3);
     f.driver.calls();
     let (one, two, three) =
         tokio::join!(manager.unmount_pod("one"), manager.unmount_pod("two"), manager.unmount_pod("three"));
-    (one.unwrap(), two.unwrap(), three.unwrap());
+    for done in [one, two, three] {
+        done.unwrap();
+    }
     let calls = f.driver.calls();
     assert_eq!(calls.iter().filter(|call| *call == "NodeUnstageVolume").count(), 1, "{calls:?}");
     assert_eq!(calls.last().map(String::as_str), Some("NodeUnstageVolume"), "only after the last one: {calls:?}");
