@@ -84,7 +84,7 @@ impl World {
 
     pub fn apply(&mut self, at: Duration, wall: Timestamp, event: &Event) {
         let Some((plural, key)) = split(&event.key) else { return };
-        if !matches!(plural, "leases" | "events") {
+        if !matches!(plural, "leases" | "masterleases" | "events") {
             self.changes += 1;
         }
         let known = self.found.len();
