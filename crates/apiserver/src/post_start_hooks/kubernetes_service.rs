@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use http::Method;
 use serde_json::{Value, json};
 
-use api::{ApiError, Reason};
+use api::ApiError;
 use store::{Operation, Range, Transaction, prefix_end};
 
 use super::ControlLoop;
@@ -228,16 +228,16 @@ async fn put_right(
         Some(_) => return loopback::send(server, Method::PUT, &own, &wanted).await,
         None => {}
     }
-    match loopback::send(server, Method::POST, path, &wanted).await {
-        // Another server was faster, or this one knew an old state.
-        Err(error) if error.reason == Reason::AlreadyExists => {
-            let there = loopback::send(server, Method::GET, &own, &Value::Null).await?;
-            match holds(if wanted["kind"] == "Service" { "services" } else { "" }, &there, &wanted) {
-                true => Ok(there),
-                false => loopback::send(server, Method::PUT, &own, &wanted).await,
-            }
-        }
-        made => made,
+    let refused = match loopback::send(server, Method::POST, path, &wanted).await {
+        Ok(created) => return Ok(created),
+        Err(refused) => refused,
+    };
+    // Another server was faster, or this one knew an old state. What is refused then is whichever is looked at first:
+    // the name, or the Service's address.
+    let Ok(there) = loopback::send(server, Method::GET, &own, &Value::Null).await else { return Err(refused) };
+    match holds(if wanted["kind"] == "Service" { "services" } else { "" }, &there, &wanted) {
+        true => Ok(there),
+        false => loopback::send(server, Method::PUT, &own, &wanted).await,
     }
 }
 

@@ -168,6 +168,24 @@ async fn more_ranges_can_be_added() {
     s.post(SERVICES, far).await.expect(201);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_start_together_agree_on_the_kubernetes_service() {
+    for _ in 0..40 {
+        let env = Env::real();
+        let store = Arc::new(MemoryStore::new(env.clone()));
+        let start = |number: u8| {
+            let (store, env) = (store.clone(), env.clone());
+            tokio::spawn(async move {
+                server_on(store, env, |config| config.advertise_address = [192, 0, 2, number].into()).await
+            })
+        };
+        let (a, b) = tokio::join!(start(1), start(2));
+        let path = format!("{SERVICES}/kubernetes");
+        let (a, b) = (a.unwrap().get(&path).await.expect(200), b.unwrap().get(&path).await.expect(200));
+        assert_eq!(a["metadata"]["uid"], b["metadata"]["uid"]);
+    }
+}
+
 #[tokio::test]
 async fn the_kubernetes_service_is_put_back() {
     let server = crate::harness::server().await;
