@@ -136,6 +136,11 @@ impl ApiError {
         self
     }
 
+    pub fn with_message_prefix(mut self, prefix: &str) -> Self {
+        self.0.message.insert_str(0, prefix);
+        self
+    }
+
     pub fn with_details(mut self, details: Value) -> Self {
         self.0.details = Some(details);
         self

@@ -188,6 +188,9 @@ fn cannot_be_handled(value: &Value, schema: Option<(&Schema, TypeId)>, why: &str
     let api_version = value["apiVersion"].as_str().unwrap_or_default();
     let version = api_version.rsplit('/').next().unwrap_or_default();
     let wanted = if schema.is_some() { kind_of(schema) } else { kind.to_string() };
+    // Whoever names none means the one that was asked for.
+    let of_type = || schema.and_then(|(schema, id)| schema.get(id).name.rsplit('.').nth(1));
+    let version = if version.is_empty() { of_type().unwrap_or_default() } else { version };
     let (kind, version) = match kind {
         "" => (wanted.as_str(), version),
         _ => (kind, version),

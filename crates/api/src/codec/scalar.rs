@@ -16,8 +16,16 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
-/// Go's words for a time it cannot read.
 pub(super) fn parse_time(text: &str) -> Result<Timestamp, String> {
+    parse_as("2006-01-02T15:04:05Z07:00", text)
+}
+
+pub(super) fn parse_micro_time(text: &str) -> Result<Timestamp, String> {
+    parse_as("2006-01-02T15:04:05.000000Z07:00", text)
+}
+
+/// In Go's words, where it cannot be read.
+fn parse_as(layout: &str, text: &str) -> Result<Timestamp, String> {
     // Stricter than jiff, which takes more of ISO 8601 than RFC 3339 allows.
     let shaped = text.len() >= 20
         && text.as_bytes()[4] == b'-'
@@ -27,7 +35,7 @@ pub(super) fn parse_time(text: &str) -> Result<Timestamp, String> {
         && text.as_bytes()[16] == b':';
     match text.parse::<Timestamp>() {
         Ok(time) if shaped => Ok(time),
-        _ => Err(format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\"")),
+        _ => Err(format!("parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\"")),
     }
 }
 

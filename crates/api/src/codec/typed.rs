@@ -219,7 +219,7 @@ impl<'w, 's> NodeSeed<'w, 's> {
                 Node::String | Node::Any | Node::IntOrString => Ok(text.into()),
                 Node::Bytes => scalar::decode_base64(text).map(|_| text.into()),
                 Node::Time => scalar::parse_time(text).map(scalar::format_time),
-                Node::MicroTime => scalar::parse_time(text).map(scalar::format_micro_time),
+                Node::MicroTime => scalar::parse_micro_time(text).map(scalar::format_micro_time),
                 Node::Duration => scalar::parse_duration(text).map(scalar::format_duration),
                 Node::Quantity => canonical_quantity(text),
                 Node::Struct(_) if self.or == SchemaOr::Bool => Err(NO_SCHEMA_OR_BOOL.into()),

@@ -108,6 +108,11 @@ pub trait Behavior: Send + Sync {
         None
     }
 
+    /// Texts for `Warning` headers about a new object, of what `prepare_create` is about to change.
+    fn warnings_before_prepare(&self, _object: &Value) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Texts for `Warning` headers.
     fn warnings(&self, _object: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()

@@ -49,6 +49,20 @@ const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
+/// What v1 says of the status in annotations.
+pub(super) const STATUS_ANNOTATIONS: [&str; 2] = [CURRENT_METRICS, CONDITIONS];
+/// Served by an alpha version once: taken off, and nothing made of them.
+const FORGOTTEN_ANNOTATIONS: [&str; 2] =
+    ["autoscaling.alpha.kubernetes.io/scale-down-tolerance", "autoscaling.alpha.kubernetes.io/scale-up-tolerance"];
+
+/// An object that a client sent in a version that isn't stored, as that version shows it: what travels in annotations
+/// is read and written again, and what is wrong there is gone.
+pub fn normalize(sent: &Resource, stored: &Resource, value: Value) -> Value {
+    match sent.kind == "HorizontalPodAutoscaler" {
+        true => convert(stored, sent, convert(sent, stored, value)),
+        false => value,
+    }
+}
 
 fn is_cpu_utilization(metric: &Value) -> bool {
     text(metric, "type") == "Resource" && text(&metric["resource"], "name") == "cpu"
@@ -117,6 +131,7 @@ fn autoscaler_from_v1(autoscaler: &mut Value) {
     };
     let (others, current) = (take(METRICS), take(CURRENT_METRICS));
     let (conditions, behavior) = (take(CONDITIONS), take(BEHAVIOR));
+    FORGOTTEN_ANNOTATIONS.iter().for_each(|name| drop(take(name)));
     if let Some(metadata) = part_mut(autoscaler, "metadata")
         && !is_set(metadata, "annotations")
     {

@@ -28,7 +28,7 @@ const VALUES: &[(&str, &[&str], &str)] = &[
     ("apiextensions/custom_resource_definition.rs", &["customresourcecleanup.apiextensions.k8s.io"], "a finalizer"),
     ("apps/deployment.rs", &["deployment"], "a word of a message"),
     ("apps/replica_set.rs", &["deployment"], "a word of a message"),
-    ("apps/stateful_set.rs", &["statefulset"], "a word of a message"),
+    ("apps/stateful_set.rs", &["null", "statefulset"], "words of messages"),
     ("autoscaling/horizontal_pod_autoscaler.rs", &["cpu"], "a resource"),
     ("batch/cron_job.rs", &["false", "local", "nil"], "values of manualSelector and of time zones"),
     (
@@ -41,6 +41,7 @@ const VALUES: &[(&str, &[&str], &str)] = &[
     ),
     ("batch/job/mod.rs", &["status.successful"], "a selectable field that is named otherwise than it is stored"),
     ("behavior.rs", &["date"], "a type of columns"),
+    ("core/pod/app_armor.rs", &["unconfined", "windows"], "values of annotations and of operating systems"),
     ("certificates/certificate_signing_request.rs", &["any", "signing", "timestamping"], "key usages"),
     ("certificates/signer_name.rs", &["kubernetes.io"], "a domain"),
     ("common/columns.rs", &["boolean", "integer"], "types of columns"),

@@ -49,7 +49,7 @@ pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resou
 pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
 pub use self::internal::storage_version::set_common_encoding_version;
 pub use behavior::{Allocates, Behavior, Column, Handler, Plain, Propagation};
-pub use convert::convert;
+pub use convert::{convert, normalize};
 
 use crate::Verb;
 

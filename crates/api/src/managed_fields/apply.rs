@@ -49,6 +49,19 @@ pub fn apply(
     attempt.run(live, &object, managers)
 }
 
+/// Whether the configuration says null where the object has nothing: no change of the object, but upstream counts it as
+/// one when it notes the time.
+fn brings_null(live: &Value, config: &Value) -> bool {
+    match (live, config) {
+        (Value::Object(live), Value::Object(config)) => config.iter().any(|(key, value)| match live.get(key) {
+            Some(live) => brings_null(live, value),
+            None => value.is_null(),
+        }),
+        (Value::Array(live), Value::Array(config)) => live.iter().zip(config).any(|(l, c)| brings_null(l, c)),
+        _ => false,
+    }
+}
+
 struct Attempt<'a> {
     typed: Typed<'a>,
     root: TypeId,
@@ -104,7 +117,7 @@ impl Attempt<'_> {
         };
         self.take_over(object, &new, &ignored, &mut others)?;
 
-        let changed = !equal(object, &new);
+        let changed = !equal(object, &new) || brings_null(object, self.config);
         me.set = me.set.difference(&UNOWNED);
         if changed {
             me.time = Some(self.options.time());

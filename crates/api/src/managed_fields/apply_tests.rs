@@ -290,6 +290,18 @@ fn status_is_owned_only_through_its_endpoint() {
     assert_eq!(owners(&object)[1], ("c Apply/status".to_string(), json!({"f:status": {"f:ready": {}}})));
 }
 
+#[test]
+fn a_null_where_there_is_nothing_is_noted_with_its_time() {
+    let schema = schema();
+    let live = apply(&schema, ROOT, None, &thing(json!({"replicas": 1})), options("a", 0)).unwrap();
+    for (spec, noted) in [(json!({"replicas": 1}), false), (json!({"replicas": 1, "free": null}), true)] {
+        let object = apply(&schema, ROOT, Some(&live), &thing(spec), options("b", 1)).unwrap();
+        let entries = object["metadata"]["managedFields"].as_array().unwrap();
+        let entry = entries.iter().find(|entry| entry["manager"] == "b").unwrap();
+        assert_eq!(entry.get("time").is_some(), noted);
+    }
+}
+
 fn specs() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

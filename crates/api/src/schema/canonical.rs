@@ -16,6 +16,11 @@ impl Schema {
         }
     }
 
+    /// Protobuf, which upstream stores these kinds as, knows no empty lists.
+    fn empties_become_null(&self, id: TypeId) -> bool {
+        !self.get(id).name.contains("apiextensions") && !self.get(id).name.contains("apiregistration")
+    }
+
     fn canonical_fields(&self, id: TypeId, map: &mut Map<String, Value>) {
         for field in &self.get(id).fields {
             match map.get_mut(&field.name) {
@@ -23,6 +28,11 @@ impl Schema {
                     self.canonical_node(&field.node, value);
                     if omitted(field, value) {
                         map.remove(&field.name);
+                    } else if !field.wire.omit_empty
+                        && is_empty_collection(field, value)
+                        && self.empties_become_null(id)
+                    {
+                        *value = Value::Null;
                     }
                 }
                 _ => match self.absent(field) {
@@ -47,6 +57,11 @@ impl Schema {
             }
             (Node::Map(item, _), Value::Object(map)) if matches!(**item, Node::Struct(_)) => {
                 map.values_mut().for_each(|v| self.canonical_node(item, v));
+            }
+            (Node::Map(item, _), Value::Object(map)) if matches!(**item, Node::Bytes) => {
+                // Bytes may come as a list, and none are no bytes.
+                let is_void = |v: &Value| v.is_null() || v.as_array().is_some_and(Vec::is_empty);
+                map.values_mut().filter(|v| is_void(v)).for_each(|v| *v = "".into());
             }
             _ => {}
         }
@@ -77,6 +92,14 @@ impl Schema {
             Node::String => Some("".into()),
             Node::Bytes | Node::List(..) | Node::Map(..) => Some(Value::Null),
         }
+    }
+}
+
+fn is_empty_collection(field: &Field, value: &Value) -> bool {
+    match (&field.node, value) {
+        (Node::List(..), Value::Array(items)) => items.is_empty(),
+        (Node::Map(..), Value::Object(map)) => map.is_empty(),
+        _ => false,
     }
 }
 

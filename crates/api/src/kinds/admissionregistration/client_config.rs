@@ -5,10 +5,7 @@ use serde_json::Value;
 
 use crate::{
     field::{ErrorList, Path},
-    kinds::common::{
-        access::{int_at, part, text},
-        checks,
-    },
+    kinds::common::access::{int_at, part, text},
     names,
 };
 
@@ -40,8 +37,12 @@ pub fn validate_client(errors: &mut ErrorList, path: &Path, client: &Value) {
         }
         (None, Some(service)) => {
             let path = path.child("service");
-            checks::required(errors, &path, service, "name");
-            checks::required(errors, &path, service, "namespace");
+            // Upstream names each by the other's field.
+            for (missing, told) in [("namespace", "name"), ("name", "namespace")] {
+                if text(service, missing).is_empty() {
+                    errors.required(&path.child(told), "");
+                }
+            }
             let port = int_at(service, "port");
             for complaint in names::port_number(port) {
                 errors.invalid(&path.child("port"), port, format!("port is not valid: {complaint}"));

@@ -86,7 +86,9 @@ fn validate_webhook(errors: &mut ErrorList, path: &Path, webhook: &Value) {
     checks::optional_one_of(errors, path, webhook, "failurePolicy", &["Fail", "Ignore"]);
     checks::optional_one_of(errors, path, webhook, "matchPolicy", &["Equivalent", "Exact"]);
     match text(webhook, "sideEffects") {
-        "" => errors.required(&path.child("sideEffects"), "must specify one of None, NoneOnDryRun"),
+        "" if webhook["sideEffects"].is_null() => {
+            errors.required(&path.child("sideEffects"), "must specify one of None, NoneOnDryRun")
+        }
         "None" | "NoneOnDryRun" => {}
         effects => errors.not_supported(&path.child("sideEffects"), effects, &["None", "NoneOnDryRun"]),
     }

@@ -87,7 +87,7 @@ impl Behavior for CustomResourceDefinition {
         let spec = &object["spec"];
         let required = format!("{}.{}", text(&spec["names"], "plural"), text(spec, "group"));
         let name = text_at(object, "metadata.name");
-        if name != required {
+        if !name.is_empty() && name != required {
             errors.invalid(&Path::new("metadata").child("name"), name, "must be spec.names.plural+\".\"+spec.group");
         }
         validate_spec(errors, &internal_spec(spec));

@@ -208,8 +208,18 @@ fn update_strategy(errors: &mut ErrorList, path: &Path, strategy: &Value) {
             }
             checks::at_most_100_percent(errors, &at.child("maxUnavailable"), most);
         }
-        _ => errors.invalid(path, strategy.clone(), "must be 'RollingUpdate' or 'OnDelete'"),
+        _ => errors.invalid_shown(path, shown_strategy(strategy), "must be 'RollingUpdate' or 'OnDelete'"),
     }
+}
+
+/// As Go prints its own type.
+fn shown_strategy(strategy: &Value) -> String {
+    let shown = |owner: &Value, field: &str| owner.get(field).cloned().unwrap_or_default().to_string();
+    let rolling = part(strategy, "rollingUpdate").map_or("null".to_string(), |rolling| {
+        let partition = int_at(rolling, "partition");
+        format!("{{\"Partition\":{partition},\"MaxUnavailable\":{}}}", shown(rolling, "maxUnavailable"))
+    });
+    format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}", shown(strategy, "type"))
 }
 
 #[cfg(test)]

@@ -9,12 +9,13 @@ use crate::{
     field::{ErrorList, Path},
     kinds::{
         Behavior, Column,
-        behavior::status_without_generation,
+        behavior::{keep_field, status_without_generation},
         common::{
-            access::{default_absent, default_to, int, int_at, is_set, items, part, part_mut, text},
+            access::{default_absent, default_to, int, int_at, is_set, items, part, part_mut, set, text},
             checks,
             columns::{age, age_of, name, name_of, plain, string},
         },
+        convert,
     },
     names,
     quantity::Quantity,
@@ -115,6 +116,18 @@ fn default_behavior(behavior: &mut Value) {
     }
 }
 
+fn keep_status_annotations(object: &mut Value, old: &Value) {
+    let Some(metadata) = part_mut(object, "metadata") else { return };
+    let mut annotations = metadata.get("annotations").and_then(Value::as_object).cloned().unwrap_or_default();
+    for name in convert::STATUS_ANNOTATIONS {
+        match old["metadata"]["annotations"].get(name) {
+            Some(before) => annotations.insert(name.to_string(), before.clone()),
+            None => annotations.remove(name),
+        };
+    }
+    set(metadata, "annotations", if annotations.is_empty() { Value::Null } else { annotations.into() });
+}
+
 /// autoscaling/v1, served by conversion.
 #[derive(Default)]
 pub struct HorizontalPodAutoscalerV1;
@@ -128,6 +141,17 @@ impl Behavior for HorizontalPodAutoscalerV1 {
         if let Some(spec) = part_mut(object, "spec") {
             default_to(spec, "minReplicas", 1);
         }
+    }
+
+    /// The annotations that carry parts of the status are parts of the status.
+    fn prepare_create(&self, object: &mut Value) {
+        set(object, "status", self.initial_status());
+        keep_status_annotations(object, &Value::Null);
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value) {
+        keep_field(object, old, "status");
+        keep_status_annotations(object, old);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

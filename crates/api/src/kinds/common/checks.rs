@@ -188,7 +188,9 @@ fn percent_of(value: &Value) -> Option<u64> {
 
 /// Zero, as a count or a percentage.
 pub fn is_zero(value: &Value) -> bool {
-    percent_of(value).or(value.as_u64()) == Some(0)
+    // What is no number and no percentage counts for nothing.
+    let of_text = || value.as_str().map(|text| text.parse().unwrap_or(0));
+    percent_of(value).or(value.as_u64()).or_else(of_text) == Some(0)
 }
 
 pub fn immutable(errors: &mut ErrorList, path: &Path, new: &Value, old: &Value, field: &str) {

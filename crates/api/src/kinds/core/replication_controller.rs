@@ -47,12 +47,6 @@ impl Behavior for ReplicationController {
         }
     }
 
-    /// Upstream looks at the spec twice, and lists each cause as often.
-    fn validate_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
-        self.validate_create(object, errors);
-        self.validate_create(object, errors);
-    }
-
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         checks::not_negative(errors, &path, spec, &["minReadySeconds", "replicas"]);

@@ -31,8 +31,9 @@ impl Behavior for Ingress {
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         validate_spec(errors, &object["spec"]);
         let annotation = text(&object["metadata"]["annotations"], CLASS_ANNOTATION);
-        let class = text(&object["spec"], "ingressClassName");
-        if !annotation.is_empty() && !class.is_empty() && annotation != class {
+        let class = object["spec"]["ingressClassName"].as_str();
+        let is_annotated = object["metadata"]["annotations"].get(CLASS_ANNOTATION).is_some();
+        if is_annotated && class.is_some_and(|class| class != annotation) {
             errors.invalid(
                 &Path::new("annotations").child(CLASS_ANNOTATION),
                 annotation,
@@ -49,8 +50,9 @@ impl Behavior for Ingress {
         validation::balancer_status(errors, &object["status"]);
     }
 
-    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        if text(&object["metadata"]["annotations"], CLASS_ANNOTATION).is_empty() {
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let is_annotated = object["metadata"]["annotations"].get(CLASS_ANNOTATION).is_some();
+        if old.is_some() || !is_annotated || object["spec"]["ingressClassName"].is_string() {
             return Vec::new();
         }
         vec![format!("annotation {CLASS_ANNOTATION:?} is deprecated, please use 'spec.ingressClassName' instead")]
@@ -140,7 +142,9 @@ fn validate_spec(errors: &mut ErrorList, spec: &Value) {
         }
         checks::optional_name(errors, &path, tls, "secretName", |name| names::dns_subdomain(name, false));
     }
-    checks::optional_name(errors, &path, spec, "ingressClassName", |name| names::dns_subdomain(name, false));
+    if let Some(class) = spec["ingressClassName"].as_str() {
+        complaints(errors, &path.child("ingressClassName"), class, names::dns_subdomain(class, false));
+    }
 }
 
 fn host_complaints(host: &str) -> Vec<String> {

@@ -19,6 +19,7 @@ use crate::{
     names,
 };
 
+const BINDING_MODES: [&str; 2] = ["Immediate", "WaitForFirstConsumer"];
 const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_BYTES_MAX: usize = 256 * 1024;
 
@@ -63,7 +64,7 @@ impl Behavior for StorageClass {
             errors.too_long(&path.child("parameters"), PARAMETERS_BYTES_MAX);
         }
         checks::optional_one_of(errors, &path, object, "reclaimPolicy", &["Delete", "Retain"]);
-        checks::one_of(errors, &path, object, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"]);
+        checks::one_of(errors, &path, object, "volumeBindingMode", &BINDING_MODES);
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
@@ -72,6 +73,7 @@ impl Behavior for StorageClass {
                 errors.forbidden(&Path::new(field), format!("updates to {field} are forbidden."));
             }
         }
+        checks::one_of(errors, &Path::default(), object, "volumeBindingMode", &BINDING_MODES);
         checks::immutable(errors, &Path::default(), object, old, "volumeBindingMode");
     }
 

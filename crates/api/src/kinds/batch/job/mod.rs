@@ -89,6 +89,16 @@ fn generate_selector(object: &mut Value) {
     }
 }
 
+/// Those of the template, for a job that has none of its own.
+fn default_labels(object: &mut Value) {
+    let labels = object["spec"]["template"]["metadata"].get("labels").filter(|l| l.is_object()).cloned();
+    if let (Some(labels), Some(metadata)) = (labels, part_mut(object, "metadata"))
+        && !is_set(metadata, "labels")
+    {
+        metadata["labels"] = labels;
+    }
+}
+
 impl Behavior for Job {
     /// As before there was a garbage collector.
     fn default_propagation(&self) -> Propagation {
@@ -102,17 +112,14 @@ impl Behavior for Job {
     fn default(&self, object: &mut Value) {
         let Some(spec) = part_mut(object, "spec") else { return };
         default_spec(spec);
-        let labels = spec["template"]["metadata"].get("labels").filter(|l| l.is_object()).cloned();
-        if let (Some(labels), Some(metadata)) = (labels, part_mut(object, "metadata"))
-            && !is_set(metadata, "labels")
-        {
-            metadata["labels"] = labels;
-        }
+        default_labels(object);
     }
 
     fn prepare_create(&self, object: &mut Value) {
         object["status"] = json!({});
         generate_selector(object);
+        // Again, as upstream when it reads what it stored: the template may have got its first labels just now.
+        default_labels(object);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {

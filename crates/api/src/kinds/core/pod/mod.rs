@@ -2,6 +2,7 @@
 //! Neighbours: `pod_spec` (shared with templates), `update` (what may change).
 //! A pod's status comes from its subresource only; on create it is Pending with its QoS class.
 
+pub mod app_armor;
 mod printing;
 pub mod update;
 
@@ -50,6 +51,7 @@ impl Behavior for Pod {
             }]);
         }
         object["status"] = status;
+        app_armor::annotations_to_fields(object);
         pod_spec::placement::merge_label_keys(object);
     }
 
@@ -66,6 +68,7 @@ impl Behavior for Pod {
         pod_spec::validation::pod(errors, object);
         let path = Path::new("spec");
         let spec = &object["spec"];
+        app_armor::validate_match(errors, &path, &object["metadata"], spec);
         if is_set(spec, "ephemeralContainers") {
             errors.forbidden(&path.child("ephemeralContainers"), "cannot be set on create");
         }
@@ -97,6 +100,10 @@ impl Behavior for Pod {
             "resize" => update::validate_resize(errors, object, old),
             _ => {}
         }
+    }
+
+    fn warnings_before_prepare(&self, object: &Value) -> Vec<String> {
+        app_armor::warnings(object)
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {

@@ -10,16 +10,15 @@ use crate::{
         behavior::{ALL_METADATA, reset_to_old},
         common::{
             access::{entries, int, is_set, items, items_mut, part_mut, set, text},
-            checks::{IMMUTABLE, complaints, same},
+            checks::{self, IMMUTABLE, complaints, same},
         },
-        core::pod_spec,
+        core::{pod::app_armor::ANNOTATION_PREFIX, pod_spec},
     },
     names,
     pod_resources::qos::qos_class_of_value,
 };
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
                          `spec.tolerations` (only additions to existing tolerations),\
                          `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
@@ -32,6 +31,10 @@ pub fn validate(errors: &mut ErrorList, new: &Value, old: &Value) {
     for list in ["containers", "initContainers"] {
         if items(new, list).len() != items(old, list).len() {
             return errors.forbidden(&path.child(list), "pod updates may not add or remove containers");
+        }
+        // Said by the rules of the spec before, and by those of updates again.
+        for (index, container) in items(new, list).iter().enumerate() {
+            checks::required(errors, &path.child(list).index(index), container, "image");
         }
     }
     active_deadline(errors, &path, new, old);
@@ -153,7 +156,7 @@ fn annotations(errors: &mut ErrorList, new: &Value, old: &Value) {
     let path = Path::new("metadata").child("annotations");
     let (new, old) = (&new["metadata"], &old["metadata"]);
     for (key, _) in entries(old, "annotations").filter(|(key, value)| new["annotations"].get(key) != Some(value)) {
-        if key.starts_with(APP_ARMOR) {
+        if key.starts_with(ANNOTATION_PREFIX) {
             errors.forbidden(&path.key(key), "may not remove or update AppArmor annotations");
         }
         if key == MIRROR {
@@ -161,7 +164,7 @@ fn annotations(errors: &mut ErrorList, new: &Value, old: &Value) {
         }
     }
     for (key, _) in entries(new, "annotations").filter(|(key, _)| old["annotations"].get(key).is_none()) {
-        if key.starts_with(APP_ARMOR) {
+        if key.starts_with(ANNOTATION_PREFIX) {
             errors.forbidden(&path.key(key), "may not add AppArmor annotations");
         }
         if key == MIRROR {
@@ -374,7 +377,7 @@ pub fn validate_binding(errors: &mut ErrorList, binding: &Value) {
     let path = Path::new("target");
     let target = &binding["target"];
     if is_set(target, "kind") && text(target, "kind") != "Node" {
-        errors.not_supported(&path.child("kind"), text(target, "kind"), &["Node", "<empty>"]);
+        errors.not_supported_as_listed(&path.child("kind"), text(target, "kind"), &["Node", "<empty>"]);
     }
     if !is_set(target, "name") {
         errors.required(&path.child("name"), "");

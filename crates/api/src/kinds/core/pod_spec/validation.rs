@@ -11,10 +11,13 @@ use super::{
 };
 use crate::{
     field::{ErrorList, Path},
-    kinds::common::{
-        access::{entries, flag, int, is_set, items, part, text, texts},
-        checks::{complaints, labels, optional_name, optional_one_of},
-        metadata,
+    kinds::{
+        common::{
+            access::{entries, flag, int, is_set, items, part, text, texts},
+            checks::{complaints, labels, optional_name, optional_one_of},
+            metadata,
+        },
+        core::pod::app_armor,
     },
     names,
 };
@@ -102,6 +105,7 @@ pub fn template(errors: &mut ErrorList, path: &Path, template: &Value) {
     metadata::validate_annotations(path, &template["metadata"], errors);
     annotations(errors, path, &template["metadata"], &template["spec"]);
     pod_spec(errors, &path.child("spec"), &template["spec"], SpecOwner::Template);
+    app_armor::validate_match(errors, &path.child("spec"), &template["metadata"], &template["spec"]);
     if is_set(&template["spec"], "ephemeralContainers") {
         errors.forbidden(
             &path.child("spec").child("ephemeralContainers"),
@@ -139,6 +143,7 @@ pub fn pod(errors: &mut ErrorList, pod: &Value) {
 /// Annotations that mean something for pods.
 fn annotations(errors: &mut ErrorList, path: &Path, metadata: &Value, spec: &Value) {
     let path = path.child("annotations");
+    app_armor::validate_annotations(errors, &path, metadata, spec);
     for (key, value) in entries(metadata, "annotations") {
         let value = value.as_str().unwrap_or("");
         if key == MIRROR_ANNOTATION && text(spec, "nodeName").is_empty() {

@@ -7,9 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::overlapping_paths;
-use crate::kinds::common::{
-    access::{entries, int, items, part, text},
-    warnings::{claim_spec, fractional_bytes, generation_changed, node_selector_term, old_label, pod_owner_name},
+use crate::kinds::{
+    common::{
+        access::{entries, int, items, part, text},
+        warnings::{claim_spec, fractional_bytes, generation_changed, node_selector_term, old_label, pod_owner_name},
+    },
+    core::pod::app_armor::ANNOTATION_PREFIX,
 };
 
 const OLD_VOLUMES: [(&str, &str); 9] = [
@@ -35,7 +38,6 @@ const OLD_ANNOTATIONS: [(&str, &str); 3] = [
 
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 pub fn pod(object: &Value) -> Vec<String> {
     spec_warnings("", &object["metadata"], &object["spec"])
@@ -187,7 +189,7 @@ fn container_warnings(
     if security["seccompProfile"].is_null() && annotations.get(&key).is_some() {
         warnings.push(seccomp(prefix, &key));
     }
-    let key = format!("{APP_ARMOR}{}", text(container, "name"));
+    let key = format!("{ANNOTATION_PREFIX}{}", text(container, "name"));
     if !prefix.is_empty() && security["appArmorProfile"].is_null() {
         let pods = &spec["securityContext"]["appArmorProfile"];
         if annotations[&key].as_str().is_some_and(|annotation| !same_profile(pods, annotation)) {

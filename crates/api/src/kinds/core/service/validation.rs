@@ -245,7 +245,8 @@ fn traffic_policies(errors: &mut ErrorList, path: &Path, spec: &Value) {
         (true, 0) => errors.required(&at, ""),
         (true, port) => checks::port_number(errors, &at, port),
     }
-    if text(spec, "type") != "ExternalName" && !is_set(spec, "internalTrafficPolicy") {
+    let has_policy = matches!(text(spec, "type"), "ClusterIP" | "NodePort" | "LoadBalancer");
+    if has_policy && !is_set(spec, "internalTrafficPolicy") {
         errors.required(&path.child("internalTrafficPolicy"), "");
     }
     checks::optional_one_of(errors, path, spec, "internalTrafficPolicy", &["Cluster", "Local"]);
@@ -355,7 +356,6 @@ mod tests {
                 "spec.ports[0].targetPort: Invalid value: 0: must be between 1 and 65535, inclusive",
                 "spec.type: Unsupported value: \"X\": supported values: \"ClusterIP\", \"ExternalName\", \
                  \"LoadBalancer\", \"NodePort\"",
-                "spec.internalTrafficPolicy: Required value",
             ],
         );
         check(
