@@ -184,7 +184,7 @@ mod tests {
     use env::Env;
 
     use super::*;
-    use crate::{EmbeddedStore, Operation, Store, Transaction};
+    use crate::{EmbeddedStore, Operation, Range, Store, Transaction, prefix_end};
 
     const KEYS: usize = 30;
 
@@ -327,6 +327,39 @@ mod tests {
         told(check(&from), &["is sound", "30 keys", "1 damaged places hold nothing"]);
         let store = EmbeddedStore::open(&from, Env::real()).unwrap();
         assert_eq!(&store.get("/registry/k/07").await.unwrap().unwrap().value[..], b"new");
+    }
+
+    #[tokio::test]
+    async fn a_range_over_damaged_records_repairs_them_or_says_which() {
+        let place = tempfile::tempdir().unwrap();
+        let from = place.path().join("from");
+        filled(&from).await;
+        let store = EmbeddedStore::open(&from, Env::real()).unwrap();
+        let path = log(&from);
+        let mut bytes = fs::read(&path).unwrap();
+        for value in [b"value 7", b"value 9"] {
+            let damaged = bytes.windows(7).position(|window| window == value).unwrap();
+            bytes[damaged + 6] ^= 1;
+        }
+        fs::write(&path, bytes).unwrap();
+        let all = || Range { start: String::new(), end: prefix_end(""), limit: 0, revision: None };
+        let said = store.range(all()).await.unwrap_err().to_string();
+        assert!(said.contains("/registry/k/07 at revision 9: checksum"), "{said}");
+        store.repair_from(Box::new(|key, _| {
+            let number: u32 = key.rsplit('/').next()?.parse().ok()?;
+            Some(format!("value {number}").into())
+        }));
+        for _ in 0..2 {
+            let found = store.range(all()).await.unwrap();
+            let values: Vec<_> = found.records.iter().map(|record| (record.key.as_str(), &record.value[..])).collect();
+            assert_eq!(values.len(), 30, "{values:?}");
+            assert!(
+                values.contains(&("/registry/k/07", &b"value 7"[..]))
+                    && values.contains(&("/registry/k/09", &b"value 9"[..]))
+            );
+        }
+        drop(store);
+        told(check(&from), &["is sound", "30 keys"]);
     }
 
     #[tokio::test]

@@ -113,7 +113,7 @@ impl Store for MemoryStore {
     }
 
     async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
-        self.shared.range(range).await
+        self.shared.range(&range).await?.whole()
     }
 
     async fn count(&self, start: &str, end: &str) -> Result<u64, StoreError> {

@@ -137,6 +137,11 @@ impl EmbeddedStore {
         });
     }
 
+    /// Puts the newest value of `key` right, if somebody still has it.
+    async fn repair(&self, key: &str) -> Result<(), StoreError> {
+        self.ask(|reply| Command::Repair { key: key.to_string(), reply }).await
+    }
+
     async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Command,
@@ -166,7 +171,7 @@ impl Store for EmbeddedStore {
     async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
         match self.shared.get(key) {
             Err(StoreError::Corrupted(_)) => {
-                self.ask(|reply| Command::Repair { key: key.to_string(), reply }).await?;
+                self.repair(key).await?;
                 self.shared.get(key)
             }
             found => found,
@@ -178,7 +183,15 @@ impl Store for EmbeddedStore {
     }
 
     async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
-        self.shared.range(range).await
+        let read = self.shared.range(&range).await?;
+        if read.damaged.is_empty() {
+            return read.whole();
+        }
+        for (key, _) in &read.damaged {
+            self.repair(key).await?;
+        }
+        // An older version stays damaged: nobody else has it.
+        self.shared.range(&range).await?.whole()
     }
 
     async fn count(&self, start: &str, end: &str) -> Result<u64, StoreError> {

@@ -2,12 +2,12 @@
 //! Spawned by `EtcdStore::connect`. The servers agree through one key, in upstream's way, so mixed clusters agree too.
 //! Invariant: history stays for at least one interval (test: `history_is_forgotten_once_for_all_servers`).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use env::Env;
 use etcd_client::{Client, Compare, CompareOp, Error, Txn, TxnOp, TxnOpResponse};
 
-use super::convert::revision_of;
+use super::{convert::revision_of, endpoints::Endpoints};
 use crate::Revision;
 
 pub(super) const INTERVAL: Duration = Duration::from_secs(5 * 60);
@@ -22,11 +22,11 @@ struct CompactionRound {
     revision: Revision,
 }
 
-pub(super) async fn run(client: Client, env: Env, interval: Duration) {
+pub(super) async fn run(endpoints: Arc<Endpoints>, env: Env, interval: Duration) {
     let mut last = CompactionRound::default();
     loop {
         env.sleep(interval).await;
-        match compact(&client, last).await {
+        match compact(&endpoints.client(), last).await {
             Ok(next) => last = next,
             Err(error) => tracing::warn!(%error, "failed to compact etcd, trying again later"),
         }

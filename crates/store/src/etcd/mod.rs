@@ -1,15 +1,16 @@
 //! A store in an etcd cluster, for more than one API server.
-//! `watch` follows changes across reconnects, `lease` gives keys a time to live, `key_space` says where keys lie,
+//! `endpoints` changes over between several servers, `watch` follows changes across reconnects, `lease` gives keys a time to live, `key_space` says where keys lie,
 //! `compaction` forgets, `convert` maps what etcd says.
 //! It keeps no data of its own; every answer is etcd's.
 
 mod compaction;
 mod convert;
+mod endpoints;
 mod key_space;
 mod lease;
 mod watch;
 
-use std::{borrow::Cow, collections::HashMap, future::Future, time::Duration};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use env::Env;
@@ -22,6 +23,7 @@ use crate::{
     mvcc::group::last_per_key,
 };
 use convert::{Refusal, refusal, revision_of};
+use endpoints::{Effect, Endpoints};
 use futures::future::BoxFuture;
 pub use key_space::KeySpace;
 use lease::Leases;
@@ -29,6 +31,8 @@ use lease::Leases;
 /// A request that takes longer has failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Where another server would answer.
+const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(1);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// An unlimited range comes as one message.
@@ -46,7 +50,7 @@ pub struct EtcdTls {
 }
 
 pub struct EtcdStore {
-    client: Client,
+    endpoints: Arc<Endpoints>,
     keys: KeySpace,
     env: Env,
     leases: Leases,
@@ -80,7 +84,7 @@ impl EtcdStore {
     ) -> Result<Self, StoreError> {
         let keys = keys.into();
         let mut options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_connect_timeout(if endpoints.len() > 1 { CONNECT_TIMEOUT_OF_SEVERAL } else { CONNECT_TIMEOUT })
             .with_keep_alive(KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT)
             .with_require_leader(true);
         if let Some(tls) = tls {
@@ -89,10 +93,18 @@ impl EtcdStore {
         let failed = |reason: String| {
             StoreError::Unavailable(format!("failed to connect to etcd at {}: {reason}", endpoints.join(",")))
         };
-        let client = Client::connect(endpoints, Some(options)).await.map_err(|e| failed(e.to_string()))?;
+        let mut clients = Vec::new();
+        for endpoint in endpoints {
+            let connected = Client::connect([endpoint], Some(options.clone())).await;
+            clients.push(connected.map_err(|e| failed(e.to_string()))?);
+        }
+        if clients.is_empty() {
+            return Err(failed("none is given".into()));
+        }
+        let endpoints = Arc::new(Endpoints::new(clients, env.clone()));
         let leases = Leases::new(env.clone());
-        let compaction = env.spawn(compaction::run(client.clone(), env.clone(), history_age));
-        let store = Self { client, keys, env, leases, compaction };
+        let compaction = env.spawn(compaction::run(endpoints.clone(), env.clone(), history_age));
+        let store = Self { endpoints, keys, env, leases, compaction };
         // Connecting is lazy: ask something, so that a wrong endpoint is told here and not by the first request.
         store.revision().await.map_err(|e| failed(e.to_string()))?;
         Ok(store)
@@ -104,22 +116,18 @@ impl EtcdStore {
 
     async fn get_range(&self, key: &str, options: GetOptions) -> Result<etcd_client::GetResponse, StoreError> {
         let requested = key.to_string();
-        let mut client = self.client.kv_client().max_decoding_message_size(MESSAGE_BYTES);
-        self.call(async move { client.get(requested, Some(options)).await }).await
-    }
-
-    /// Waits for an answer, but not for ever.
-    async fn call<T>(&self, request: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T, StoreError> {
-        match self.env.timeout(REQUEST_TIMEOUT, request).await {
-            Some(answer) => answer.map_err(|error| convert::error(&error)),
-            None => Err(StoreError::Unavailable(format!("etcd did not answer within {REQUEST_TIMEOUT:?}"))),
-        }
+        let get = |client: Client| {
+            let mut client = client.kv_client().max_decoding_message_size(MESSAGE_BYTES);
+            let (requested, options) = (requested.clone(), options.clone());
+            async move { client.get(requested, Some(options)).await }
+        };
+        self.endpoints.call(Effect::Read, get).await
     }
 
     /// Fills in what etcd does not say: which revisions there are.
     async fn explain(&self, error: StoreError, requested: Revision) -> StoreError {
         match refusal(&error) {
-            Some(Refusal::Compacted) => match watch::oldest_revision(&self.client, &self.env).await {
+            Some(Refusal::Compacted) => match watch::oldest_revision(&self.endpoints.client(), &self.env).await {
                 Ok(oldest) => StoreError::Compacted { requested, oldest },
                 Err(error) => error,
             },
@@ -150,9 +158,14 @@ impl EtcdStore {
                 Operation::Put { key, value, ttl_seconds } => {
                     let options = match ttl_seconds {
                         Some(ttl) => {
-                            let mut client = self.client.lease_client();
-                            let grant = |ttl| async move { client.grant(ttl, None).await.map(|lease| lease.id()) };
-                            Some(PutOptions::new().with_lease(self.call(self.leases.for_ttl(ttl, grant)).await?))
+                            // One lease too many ends by itself.
+                            let grant = |client: Client| {
+                                let grant = |ttl| async move {
+                                    client.lease_client().grant(ttl, None).await.map(|lease| lease.id())
+                                };
+                                self.leases.for_ttl(ttl, grant)
+                            };
+                            Some(PutOptions::new().with_lease(self.endpoints.call(Effect::Read, grant).await?))
                         }
                         None => None,
                     };
@@ -232,8 +245,12 @@ impl Store for EtcdStore {
         let mut retried = false;
         loop {
             let built = self.build(&transaction).await?;
-            let mut client = self.client.kv_client().max_decoding_message_size(MESSAGE_BYTES);
-            let answer = match self.call(async move { client.txn(built).await }).await {
+            let write = |client: Client| {
+                let mut client = client.kv_client().max_decoding_message_size(MESSAGE_BYTES);
+                let built = built.clone();
+                async move { client.txn(built).await }
+            };
+            let answer = match self.endpoints.call(Effect::Write, write).await {
                 Ok(answer) => answer,
                 // The shared lease ended meanwhile: take a new one, once.
                 Err(error) if !retried && convert::is_lease_gone(&error) => {
@@ -269,7 +286,7 @@ impl Store for EtcdStore {
             return Ok(Box::pin(futures::stream::pending()));
         }
         let range = (self.key(start), self.key(end));
-        watch::follow(self.client.clone(), self.env.clone(), self.keys.reader(start), range, from).await
+        watch::follow(self.endpoints.clone(), self.env.clone(), self.keys.reader(start), range, from).await
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
@@ -278,8 +295,9 @@ impl Store for EtcdStore {
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        let mut client = self.client.kv_client();
-        match self.call(async move { client.compact(revision as i64, None).await }).await {
+        let compact = |client: Client| async move { client.kv_client().compact(revision as i64, None).await };
+        // Once more does no harm.
+        match self.endpoints.call(Effect::Read, compact).await {
             Ok(_) => Ok(()),
             Err(error) => match self.explain(error, revision).await {
                 // Compacted to just there already.
@@ -290,8 +308,8 @@ impl Store for EtcdStore {
     }
 
     async fn size_bytes(&self) -> Result<u64, StoreError> {
-        let mut client = self.client.maintenance_client();
-        Ok(self.call(async move { client.status().await }).await?.db_size() as u64)
+        let status = |client: Client| async move { client.maintenance_client().status().await };
+        Ok(self.endpoints.call(Effect::Read, status).await?.db_size() as u64)
     }
 
     async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError> {
@@ -307,8 +325,9 @@ impl Store for EtcdStore {
             let at = match ends.get(&kv.lease()) {
                 Some(at) => *at,
                 None => {
-                    let (mut client, lease) = (self.client.lease_client(), kv.lease());
-                    let left = self.call(async move { client.time_to_live(lease, None).await }).await?.ttl();
+                    let lease = kv.lease();
+                    let ask = |client: Client| async move { client.lease_client().time_to_live(lease, None).await };
+                    let left = self.endpoints.call(Effect::Read, ask).await?.ttl();
                     let at = self.env.now().as_millisecond().max(0) as u64 + left.max(0) as u64 * 1000;
                     ends.insert(lease, at);
                     at

@@ -6,7 +6,7 @@
 //! the contract, `a_watch_survives_kill_and_restart`). etcd splits a revision over several answers only for a watch
 //! that asks for fragments; this one does not.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use env::{Backoff, Env};
 use etcd_client::{Client, WatchOptions, WatchResponse};
@@ -14,6 +14,7 @@ use etcd_client::{Client, WatchOptions, WatchResponse};
 use super::{
     MESSAGE_BYTES, REQUEST_TIMEOUT,
     convert::{self, revision_of},
+    endpoints::Endpoints,
     key_space::KeyReader,
 };
 use crate::{Event, Revision, StoreError, WatchItem, WatchStream};
@@ -23,7 +24,9 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 struct Follower {
-    client: Client,
+    endpoints: Arc<Endpoints>,
+    /// The server that this watch uses, and whether it still is in use.
+    used: tokio::sync::watch::Receiver<usize>,
     env: Env,
     reader: KeyReader,
     range: (String, String),
@@ -37,15 +40,16 @@ struct Follower {
 }
 
 pub(super) async fn follow(
-    client: Client,
+    endpoints: Arc<Endpoints>,
     env: Env,
     reader: KeyReader,
     range: (String, String),
     from: Revision,
 ) -> Result<WatchStream, StoreError> {
     let ready = VecDeque::new();
-    let mut follower =
-        Follower { client, env, reader, range, next: from, stream: None, ready, lost: None, ended: false };
+    let used = endpoints.subscribe();
+    let (next, stream, lost, ended) = (from, None, None, false);
+    let mut follower = Follower { endpoints, used, env, reader, range, next, stream, ready, lost, ended };
     follower.connect().await?;
     Ok(Box::pin(futures::stream::unfold(follower, |mut follower| async move {
         if follower.ended {
@@ -82,10 +86,19 @@ impl Follower {
             .with_start_revision(self.next as i64)
             .with_prev_key()
             .with_progress_notify();
-        let mut client = self.client.watch_client().max_decoding_message_size(MESSAGE_BYTES);
-        let stream = match self.env.timeout(REQUEST_TIMEOUT, client.watch("\0", Some(options))).await {
-            Some(stream) => stream.map_err(|error| convert::error(&error))?,
-            None => return Err(StoreError::Unavailable("etcd did not answer a watch".into())),
+        let place = *self.used.borrow_and_update();
+        let mut client = self.endpoints.client().watch_client().max_decoding_message_size(MESSAGE_BYTES);
+        let limit = self.endpoints.connect_timeout();
+        let stream = match self.env.timeout(limit, client.watch("\0", Some(options))).await {
+            Some(Ok(stream)) => stream,
+            Some(Err(error)) => {
+                self.endpoints.leave(place);
+                return Err(convert::error(&error));
+            }
+            None => {
+                self.endpoints.leave(place);
+                return Err(StoreError::Unavailable("etcd did not answer a watch".into()));
+            }
         };
         self.stream = Some(stream);
         Ok(())
@@ -97,7 +110,13 @@ impl Follower {
                 return Ok(item);
             }
             let answer = match self.stream.as_mut() {
-                Some(stream) => stream.message().await,
+                Some(stream) => tokio::select! {
+                    answer = stream.message() => answer,
+                    Ok(()) = self.used.changed() => {
+                        self.reconnect("its server does not answer".into()).await?;
+                        continue;
+                    }
+                },
                 None => Ok(None),
             };
             match answer {

@@ -68,7 +68,7 @@ impl<V: Value> Shared<V> {
         found.map(|(revision, live)| record(RangeEntry { key: key.into(), revision, live })).transpose()
     }
 
-    pub async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
+    pub async fn range(&self, range: &Range) -> Result<ReadRange, StoreError> {
         let (found, remaining, revision) = {
             let core = self.core.read();
             let revision = core.readable(range.revision)?;
@@ -76,13 +76,13 @@ impl<V: Value> Shared<V> {
             (found, remaining, revision)
         };
         let short = V::IN_MEMORY || found.len() <= INLINE_READS_MAX;
-        let read = move || found.into_iter().map(record).collect::<Result<Vec<_>, _>>();
-        let records = if short {
+        let read = move || read_all(found);
+        let (records, damaged) = if short {
             read()?
         } else {
             env::spawn_blocking(read).await.map_err(|e| StoreError::Unavailable(e.to_string()))??
         };
-        Ok(RangeResult { records, remaining, revision })
+        Ok(ReadRange { result: RangeResult { records, remaining, revision }, damaged })
     }
 
     pub fn count(&self, start: &str, end: &str) -> u64 {
@@ -113,6 +113,39 @@ impl<V> Drop for Shared<V> {
     fn drop(&mut self) {
         self.wake.notify_one();
     }
+}
+
+/// What a range found.
+pub(crate) struct ReadRange {
+    result: RangeResult,
+    /// Keys whose values are damaged; `result` lacks them.
+    pub damaged: Vec<(Arc<str>, StoreError)>,
+}
+
+impl ReadRange {
+    /// Everything in the range, or what is wrong with the first that can't be read.
+    pub fn whole(mut self) -> Result<RangeResult, StoreError> {
+        match self.damaged.is_empty() {
+            true => Ok(self.result),
+            false => Err(self.damaged.swap_remove(0).1),
+        }
+    }
+}
+
+type Read = (Vec<Record>, Vec<(Arc<str>, StoreError)>);
+
+/// Looks at all of them, so that what is damaged can be repaired together.
+fn read_all<V: Value>(found: Vec<RangeEntry<V>>) -> Result<Read, StoreError> {
+    let (mut records, mut damaged) = (Vec::with_capacity(found.len()), Vec::new());
+    for entry in found {
+        let key = entry.key.clone();
+        match record(entry) {
+            Ok(read) => records.push(read),
+            Err(error @ StoreError::Corrupted(_)) => damaged.push((key, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((records, damaged))
 }
 
 fn record<V: Value>(found: RangeEntry<V>) -> Result<Record, StoreError> {

@@ -6,6 +6,7 @@ mod damage;
 mod etcd_members;
 mod etcd_restart;
 mod etcd_server;
+mod etcd_tls;
 mod upkeep;
 
 use std::sync::Arc;
