@@ -4,7 +4,7 @@
 //! drops the newest.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -71,6 +71,7 @@ struct PendingEvent {
     kind: EventType,
     reason: String,
     message: String,
+    annotations: BTreeMap<String, String>,
     at: Timestamp,
 }
 
@@ -102,11 +103,24 @@ impl EventRecorder {
     }
 
     pub fn event(&self, about: &ObjectRef, kind: EventType, reason: &str, message: impl Into<String>) {
+        self.annotated(about, kind, reason, message, BTreeMap::new());
+    }
+
+    /// An Event with annotations, for programs that read it.
+    pub fn annotated(
+        &self,
+        about: &ObjectRef,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+        annotations: BTreeMap<String, String>,
+    ) {
         let said = PendingEvent {
             about: about.clone(),
             kind,
             reason: reason.into(),
             message: message.into(),
+            annotations,
             at: self.env.now(),
         };
         if self.sender.try_send(said).is_err() {
@@ -261,6 +275,7 @@ impl Writer {
             metadata: ObjectMeta {
                 name: Some(format!("{}.{suffix}", key.name)),
                 namespace: Some(key.namespace.clone()),
+                annotations: Some(said.annotations.clone()).filter(|all| !all.is_empty()),
                 ..ObjectMeta::default()
             },
             involved_object: said.about.clone(),
@@ -374,6 +389,10 @@ mod tests {
         check(&["Pulled", "Created"], &[("POST", "Pulled", 1), ("POST", "Created", 1)]).await;
         check(&["BackOff", "BackOff", "Killing", "BackOff"], &[("POST", "BackOff", 3), ("POST", "Killing", 1)]).await;
         check(&["BackOff", "BackOff"], &[("PATCH", "", 5)]).await;
+        let annotations = BTreeMap::from([("starved_resource".to_string(), "memory".to_string())]);
+        recorder.annotated(&pod, EventType::Warning, "Evicted", "low", annotations);
+        env.sleep(2 * BATCH_INTERVAL).await;
+        assert_eq!(sent.0.lock()[0].1["metadata"]["annotations"], json!({"starved_resource": "memory"}));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod kubeconfig;
 mod leader_election;
 mod object_forms;
 mod queue_metrics;
+mod rate_limit;
 mod server_list;
 mod service_account_transport;
 mod transport;
@@ -37,6 +38,7 @@ pub use kubeconfig::{
 };
 pub use leader_election::{LeaderElection, RELEASE_TIMEOUT, lead, run_as_leader};
 pub use object_forms::{read_once, sweep_object_forms};
+pub use rate_limit::RequestRate;
 pub use server_list::ServerList;
 pub use service_account_transport::ServiceAccountTransport;
 pub use transport::{Client, ObjectList, Transport, WatchStream, may_have_happened};

@@ -9,7 +9,7 @@ use apiserver::{ApiServer, InProcess, ObjectStream, authn::User, body};
 use async_trait::async_trait;
 use bytes::Bytes;
 use client::{Client, ListParams, ObjectList, Transport, WatchStream};
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, header::USER_AGENT};
 
 /// No answer to a component of ours is larger.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
@@ -17,6 +17,20 @@ const ANSWER_BYTES_MAX: usize = 1 << 30;
 pub struct InProcessTransport {
     server: Arc<ApiServer>,
     user: User,
+    user_agent: Option<HeaderValue>,
+}
+
+/// The program that upstream runs under an identity of a component: field managers are called after it.
+fn program(user: &str) -> Option<HeaderValue> {
+    let name = match user {
+        "system:kube-controller-manager" => "kube-controller-manager",
+        "system:kube-scheduler" => "kube-scheduler",
+        "system:kube-proxy" => "kube-proxy",
+        user if user.starts_with("system:node:") => "kubelet",
+        user if user.starts_with("system:serviceaccount:kube-system:") => "kube-controller-manager",
+        _ => return None,
+    };
+    Some(HeaderValue::from_static(name))
 }
 
 /// A client under `user`, member of `groups` and of the group of all authenticated users.
@@ -27,7 +41,8 @@ pub fn client(server: &Arc<ApiServer>, user: &str, groups: &[&str]) -> Client {
 
 /// A client under somebody who is known already.
 pub fn client_as(server: &Arc<ApiServer>, user: User) -> Client {
-    Client::new(InProcessTransport { server: server.clone(), user })
+    let user_agent = program(&user.name);
+    Client::new(InProcessTransport { server: server.clone(), user, user_agent })
 }
 
 /// A client under the service account `name` of `kube-system`, as a controller's.
@@ -39,6 +54,9 @@ pub fn service_account_client(server: &Arc<ApiServer>, name: &str) -> Client {
 impl InProcessTransport {
     async fn call(&self, mut request: Request<Bytes>) -> Response<apiserver::Body> {
         request.extensions_mut().insert(InProcess(self.user.clone()));
+        if let Some(name) = &self.user_agent {
+            request.headers_mut().entry(USER_AGENT).or_insert(name.clone());
+        }
         self.server.handle(request.map(body::full)).await
     }
 

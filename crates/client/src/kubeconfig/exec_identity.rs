@@ -33,7 +33,7 @@ impl ExecIdentity {
 
     /// Runs it for the first time. Blocks for as long as it runs.
     pub fn first(&self) -> Result<ExecCredential, ExecError> {
-        let credential = self.plugin.run()?;
+        let credential = self.plugin.run(false)?;
         self.given(&credential);
         Ok(credential)
     }
@@ -66,7 +66,7 @@ impl ExecIdentity {
             return Ok(());
         }
         let plugin = self.plugin.clone();
-        let credential = env::spawn_blocking(move || plugin.run()).await.map_err(|e| failed(&e))??;
+        let credential = env::spawn_blocking(move || plugin.run(false)).await.map_err(|e| failed(&e))??;
         if let (Some(cell), Some(token)) = (&identity.bearer_token, &credential.token) {
             *cell.write() = token.clone();
         }

@@ -90,12 +90,24 @@ impl ExecPlugin {
         })
     }
 
+    /// What is run, relative to nothing but the search path.
+    pub fn program(&self) -> &str {
+        &self.program
+    }
+
     /// Runs the program and reads what it prints. Blocks for as long as it runs.
-    pub fn run(&self) -> Result<ExecCredential, ExecError> {
+    /// `stdin_in_use`: the caller reads its own input there, so the program can't.
+    pub fn run(&self, stdin_in_use: bool) -> Result<ExecCredential, ExecError> {
         let terminal = std::io::stdin().is_terminal();
         let interactive = match self.interactive_mode.as_str() {
             "Never" => false,
-            "IfAvailable" => terminal,
+            "IfAvailable" => terminal && !stdin_in_use,
+            "Always" if stdin_in_use => {
+                return Err(failed(
+                    "exec plugin cannot support interactive mode: standard input is unavailable: used by stdin \
+                     resource manifest reader",
+                ));
+            }
             "Always" if !terminal => {
                 return Err(failed("exec plugin cannot support interactive mode: standard input is not a terminal"));
             }
