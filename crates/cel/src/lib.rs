@@ -57,6 +57,11 @@ pub struct Expression {
     pub source: String,
 }
 
+/// The lines that show where an error is, a column to the right as upstream's compiler has them.
+fn indented(error: &str) -> String {
+    error.replace("\n|", "\n |")
+}
+
 impl Expression {
     pub fn compile(source: &str) -> Result<Self, CelError> {
         Self::compile_with(source, |_| {}, |_| {})
@@ -77,7 +82,8 @@ impl Expression {
         // The parser is generated code that has panicked on odd input before; an expression must not end the server.
         let parsed = std::panic::catch_unwind(|| Parser::new().enable_optional_syntax(true).parse(source));
         let parsed = parsed.map_err(|_| CelError::Compilation("the expression cannot be parsed".into()))?;
-        let mut parsed = parsed.map_err(|e| CelError::Compilation(format!("compilation failed: {e}")))?;
+        let mut parsed =
+            parsed.map_err(|e| CelError::Compilation(format!("compilation failed: {}", indented(&e.to_string()))))?;
         expand(&mut parsed);
         if let Some(name) = message_type(&mut parsed) {
             let text = format!("compilation failed: undeclared reference to '{name}' (in container '')");

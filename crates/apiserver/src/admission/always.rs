@@ -44,6 +44,10 @@ impl Plugin for AlwaysDeny {
         true
     }
 
+    fn mutates(&self) -> bool {
+        true
+    }
+
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
         self.decide(a)
     }

@@ -1,5 +1,6 @@
 //! Access to devices that others use, for administrators: only in namespaces that are labelled for it.
 //! Part of the chain in `admission`; not a plugin, because upstream's strategy checks it whatever plugins are on.
+//! The namespace is read from the store: a label that was just taken away must not count a moment longer.
 //! The scheduler's word about a claim's devices is checked too: it must not give what the namespace may not have.
 
 use api::{
@@ -30,7 +31,7 @@ fn asked_by_results(object: &Value) -> Option<Path> {
     asked(results, |result| result["adminAccess"] == true, &path)
 }
 
-pub fn check(cluster: &Cluster, a: &Attributes<'_>) -> Result<(), ApiError> {
+pub async fn check(cluster: &Cluster, a: &Attributes<'_>) -> Result<(), ApiError> {
     if a.resource.group != "resource.k8s.io" {
         return Ok(());
     }
@@ -43,7 +44,9 @@ pub fn check(cluster: &Cluster, a: &Attributes<'_>) -> Result<(), ApiError> {
         _ => None,
     };
     let Some(path) = asked else { return Ok(()) };
-    let namespace = cluster.get("namespaces", "", a.namespace);
+    let served = cluster.served.find("", "v1", "namespaces");
+    let served = served.ok_or_else(|| ApiError::internal("namespaces are not served"))?;
+    let namespace = cluster.live(&served, "", a.namespace).await?;
     if namespace.is_some_and(|namespace| namespace.value()["metadata"]["labels"][LABEL] == "true") {
         return Ok(());
     }

@@ -58,6 +58,10 @@ impl Plugin for LimitRanger {
         true
     }
 
+    fn mutates(&self) -> bool {
+        true
+    }
+
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
         let mut errors = Vec::new();
         for limits in self.limits(a) {

@@ -2,6 +2,7 @@
 //! Called by `registry` before every write; plugins read the cluster through `cluster::Cluster`.
 //! Mutating comes before validating; a refused request writes nothing.
 
+mod admission_metrics;
 mod always;
 #[cfg(test)]
 mod certificate_kind_tests;
@@ -55,6 +56,7 @@ use serde_json::Value;
 use api::{ApiError, Resource, feature_gates::FeatureGates};
 
 use self::{
+    admission_metrics::{AdmissionMetrics, Step},
     always::{AlwaysAdmit, AlwaysDeny},
     configuration::Configuration,
     event_rate_limit::EventRateLimit,
@@ -164,6 +166,11 @@ pub trait Plugin: Send + Sync {
         false
     }
 
+    /// Whether `admit` does anything; said by those that do both.
+    fn mutates(&self) -> bool {
+        !self.validates()
+    }
+
     /// May only add warnings.
     async fn validate(&self, _attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
         Ok(())
@@ -254,6 +261,8 @@ const VALIDATING_WEBHOOKS: &str = "ValidatingAdmissionWebhook";
 const POLICIES: &str = "ValidatingAdmissionPolicy";
 const MUTATING_POLICIES: &str = api::feature_gates::MUTATING_ADMISSION_POLICY;
 const QUOTA: &str = "ResourceQuota";
+/// What is counted as a plugin and is a part of the chain itself.
+const PARTS: [&str; 4] = [MUTATING_POLICIES, MUTATING_WEBHOOKS, POLICIES, VALIDATING_WEBHOOKS];
 
 /// On in other clusters, absent from ours: turning them off is granted.
 const ABSENT: &[&str] = &["NodeDeclaredFeatureValidator"];
@@ -273,6 +282,10 @@ pub struct Chain {
     cluster: Arc<Cluster>,
     authorizer: Arc<authz::Chain>,
     off: Vec<String>,
+    /// What webhooks and policies come to.
+    pub metrics: ::metrics::Metrics,
+    /// Of the plugins in their order, then of `PARTS`.
+    pub durations: Arc<AdmissionMetrics>,
     /// Not a plugin: it cannot be turned off.
     escalation: Option<Escalation>,
 }
@@ -293,8 +306,7 @@ impl Chain {
         let context = Context { cluster, authorizer, configuration: &configuration, loopback, gates };
         let (enable, disable) = (&config.enable_admission_plugins, &config.disable_admission_plugins);
         let all: Vec<_> = PLUGINS.iter().map(|(make, default)| (make(&context), *default)).collect();
-        let parts = [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES, MUTATING_POLICIES];
-        let known = |name: &str| parts.contains(&name) || all.iter().any(|(p, _)| p.name() == name);
+        let known = |name: &str| PARTS.contains(&name) || all.iter().any(|(p, _)| p.name() == name);
         if let Some(name) = enable.iter().find(|n| !known(n)) {
             return Err(format!("enable-admission-plugins plugin {name:?} is unknown"));
         }
@@ -306,15 +318,19 @@ impl Chain {
         for plugin in &plugins {
             plugin.check().map_err(|e| format!("couldn't init admission plugin {:?}: {e}", plugin.name()))?;
         }
+        let metrics = ::metrics::Metrics::default();
+        let durations = Arc::new(AdmissionMetrics::new(plugins.iter().map(|plugin| plugin.name()).chain(PARTS)));
         let escalation = authorizer.rbac.clone().map(|rbac| Escalation { rbac, authorizer: authorizer.clone() });
         Ok(Self {
             plugins,
             mutating_policies: mutates_by_policy(config).then(|| MutatingPolicies::new(cluster, authorizer)),
-            webhooks: Webhooks::new(cluster, authorizer),
-            policies: Policies::new(cluster, authorizer),
+            webhooks: Webhooks::new(cluster, authorizer, &metrics),
+            policies: Policies::new(cluster, authorizer, &metrics),
             cluster: cluster.clone(),
             authorizer: authorizer.clone(),
             off: disable.clone(),
+            metrics,
+            durations,
             escalation,
         })
     }
@@ -328,19 +344,47 @@ impl Chain {
         true
     }
 
+    /// Runs what a plugin does in a step, and counts how long it took.
+    async fn measured<T>(
+        &self,
+        (plugin, step): (usize, Step),
+        operation: Operation,
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let began = self.cluster.env.monotonic();
+        let result = work.await;
+        let took = self.cluster.env.monotonic().saturating_sub(began);
+        self.durations.plugin(plugin, step, operation, result.is_err(), took);
+        result
+    }
+
+    fn part(&self, name: &str) -> usize {
+        self.plugins.len() + PARTS.iter().position(|part| *part == name).unwrap_or(0)
+    }
+
     /// Completes the object. What webhooks change is completed once more, as upstream does.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let (began, operation) = (self.cluster.env.monotonic(), attributes.operation);
+        let result = self.admit_all(attributes).await;
+        let took = self.cluster.env.monotonic().saturating_sub(began);
+        self.durations.step(Step::Admit, operation, result.is_err(), took);
+        result
+    }
+
+    async fn admit_all(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
         self.admit_plugins(attributes).await?;
         let mut invocations = Invocations::default();
         let by_policy = self.mutate_by_policy(attributes, &mut invocations).await?;
-        let by_webhook = self.is_on(MUTATING_WEBHOOKS) && self.webhooks.mutate(attributes).await?;
+        let (place, operation) = ((self.part(MUTATING_WEBHOOKS), Step::Admit), attributes.operation);
+        let by_webhook =
+            self.is_on(MUTATING_WEBHOOKS) && self.measured(place, operation, self.webhooks.mutate(attributes)).await?;
         if by_policy || by_webhook {
             self.admit_plugins(attributes).await?;
             self.mutate_by_policy(attributes, &mut invocations).await?;
         }
         permissions::stamp_requester(attributes);
         expressions::check(&self.cluster.served.current(), attributes)?;
-        device_admin_access::check(&self.cluster, attributes)?;
+        device_admin_access::check(&self.cluster, attributes).await?;
         match &self.escalation {
             Some(escalation) => escalation.check(attributes).await,
             None => Ok(()),
@@ -353,34 +397,52 @@ impl Chain {
         invocations: &mut Invocations,
     ) -> Result<bool, ApiError> {
         match &self.mutating_policies {
-            Some(policies) => Box::pin(policies.mutate(attributes, invocations)).await,
+            Some(policies) => {
+                let (place, operation) = ((self.part(MUTATING_POLICIES), Step::Admit), attributes.operation);
+                self.measured(place, operation, Box::pin(policies.mutate(attributes, invocations))).await
+            }
             None => Ok(false),
         }
     }
 
     async fn admit_plugins(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
-        for plugin in &self.plugins {
-            plugin.admit(attributes).await?;
+        let operation = attributes.operation;
+        for (index, plugin) in self.plugins.iter().enumerate() {
+            match plugin.mutates() {
+                true => self.measured((index, Step::Admit), operation, plugin.admit(attributes)).await?,
+                false => plugin.admit(attributes).await?,
+            }
         }
         Ok(())
     }
 
     /// May the object be stored? Changes nothing but the warnings. The quota comes last, because it counts.
     pub async fn validate(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
+        let (began, operation) = (self.cluster.env.monotonic(), attributes.operation);
+        let result = self.validate_all(attributes).await;
+        let took = self.cluster.env.monotonic().saturating_sub(began);
+        self.durations.step(Step::Validate, operation, result.is_err(), took);
+        result
+    }
+
+    async fn validate_all(&self, attributes: &mut Attributes<'_>) -> Result<(), ApiError> {
         pod_certificates::check(&self.authorizer, self.cluster.env.now(), attributes).await?;
+        let operation = attributes.operation;
         let (counting, others): (Vec<_>, Vec<_>) =
-            self.plugins.iter().filter(|p| p.validates()).partition(|p| p.name() == QUOTA);
-        for plugin in others {
-            plugin.validate(attributes).await?;
+            self.plugins.iter().enumerate().filter(|(_, p)| p.validates()).partition(|(_, p)| p.name() == QUOTA);
+        for (index, plugin) in others {
+            self.measured((index, Step::Validate), operation, plugin.validate(attributes)).await?;
         }
         if self.is_on(POLICIES) {
-            self.policies.validate(attributes).await?;
+            let place = (self.part(POLICIES), Step::Validate);
+            self.measured(place, operation, self.policies.validate(attributes)).await?;
         }
         if self.is_on(VALIDATING_WEBHOOKS) {
-            self.webhooks.validate(attributes).await?;
+            let place = (self.part(VALIDATING_WEBHOOKS), Step::Validate);
+            self.measured(place, operation, self.webhooks.validate(attributes)).await?;
         }
-        for plugin in counting {
-            plugin.validate(attributes).await?;
+        for (index, plugin) in counting {
+            self.measured((index, Step::Validate), operation, plugin.validate(attributes)).await?;
         }
         Ok(())
     }

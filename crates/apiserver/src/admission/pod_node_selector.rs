@@ -106,6 +106,10 @@ impl Plugin for PodNodeSelector {
         true
     }
 
+    fn mutates(&self) -> bool {
+        true
+    }
+
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
         if !creates_pod(a) {
             return Ok(());

@@ -102,6 +102,10 @@ impl Plugin for PodTolerationRestriction {
         true
     }
 
+    fn mutates(&self) -> bool {
+        true
+    }
+
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
         let own = if concerns(a) { tolerations(&a.object) } else { Vec::new() };
         if own.is_empty() {

@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ use api::{ApiError, Object, Reason, selectors::LabelSelector};
 
 use super::{
     Attributes,
+    admission_metrics::policy_checked,
     matching::{self, Conditions, Matched, Matcher},
 };
 use crate::{
@@ -127,6 +129,7 @@ pub struct Policies {
     configured: Indexed<Configured>,
     cluster: Arc<Cluster>,
     authorizer: Arc<authz::Chain>,
+    metrics: ::metrics::Metrics,
 }
 
 /// Why a request is refused, or warned about.
@@ -135,18 +138,46 @@ struct Violation {
     reason: String,
     /// Which of the validations it was.
     index: usize,
+    checked: Checked,
+}
+
+/// What was wrong with a validation itself, in the words of upstream's metrics, and how long it took.
+#[derive(Clone, Copy)]
+struct Checked {
+    error: &'static str,
+    took: Duration,
+}
+
+impl Checked {
+    fn new(error: Option<&CelError>, took: Duration) -> Self {
+        let error = match error {
+            None => "no_error",
+            Some(CelError::Compilation(_)) => "compile_error",
+            Some(CelError::OutOfBudget) => "out_of_budget",
+            Some(_) => "invalid_error",
+        };
+        Self { error, took }
+    }
+
+    /// What goes wrong before any expression is looked at.
+    fn unprepared() -> Self {
+        Self { error: "invalid_error", took: Duration::ZERO }
+    }
 }
 
 /// What one policy has to say about a request.
 #[derive(Default)]
 struct Verdict {
     violations: Vec<Violation>,
+    /// Of the validations that hold, and of those whose failure does not matter.
+    passed: Vec<Checked>,
     annotations: Vec<(String, String)>,
 }
 
 impl Policies {
-    pub fn new(cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Self {
-        Self { configured: Indexed::new(cluster), cluster: cluster.clone(), authorizer: authorizer.clone() }
+    pub fn new(cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>, metrics: &::metrics::Metrics) -> Self {
+        let (cluster, authorizer, metrics) = (cluster.clone(), authorizer.clone(), metrics.clone());
+        Self { configured: Indexed::new(&cluster), cluster, authorizer, metrics }
     }
 
     pub async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
@@ -175,6 +206,18 @@ impl Policies {
             };
             verdict.annotations.iter().for_each(|(key, value)| audit::annotate(key, value));
             let acts = |wanted: &str| binding.actions.iter().any(|action| action == wanted);
+            let count = |checked: &Checked, action: &str| {
+                let of = (policy.name.as_str(), binding.name.as_str());
+                policy_checked(&self.metrics, of, checked.error, action, checked.took);
+            };
+            verdict.passed.iter().for_each(|checked| count(checked, "allow"));
+            for violation in &verdict.violations {
+                for (action, word) in [("Deny", "deny"), ("Audit", "audit"), ("Warn", "warn")] {
+                    if acts(action) {
+                        count(&violation.checked, word);
+                    }
+                }
+            }
             if acts("Audit") && !verdict.violations.is_empty() {
                 audit::annotate(FAILURE, &failures(&policy, &binding, &verdict.violations));
             }
@@ -207,15 +250,15 @@ impl Policies {
 
     fn evaluate(&self, policy: &Policy, binding: &Binding, a: &Attributes<'_>, mut base: Variables) -> Verdict {
         let mut verdict = Verdict::default();
-        let fails = |verdict: &mut Verdict, index: usize, message: String| {
-            if !policy.ignores_failure {
-                verdict.violations.push(Violation { message, reason: String::new(), index });
-            }
-        };
+        let fails =
+            |verdict: &mut Verdict, index: usize, message: String, checked: Checked| match policy.ignores_failure {
+                true => verdict.passed.push(checked),
+                false => verdict.violations.push(Violation { message, reason: String::new(), index, checked }),
+            };
         let params = match params(&self.cluster, policy.params.as_ref(), &binding.params, a) {
             Ok(params) => params,
             Err(e) => {
-                fails(&mut verdict, 0, e);
+                fails(&mut verdict, 0, e, Checked::unprepared());
                 return verdict;
             }
         };
@@ -226,29 +269,34 @@ impl Policies {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(e) => {
-                    fails(&mut verdict, 0, e);
+                    fails(&mut verdict, 0, e, Checked::unprepared());
                     continue;
                 }
             }
             let (variables, missing) = with_variables(&policy.variables, base.clone(), &mut budget);
             let explain = |error: CelError| missing.get(&error).cloned().unwrap_or(error);
             for (index, validation) in policy.validations.iter().enumerate() {
+                let began = self.cluster.env.monotonic();
                 let expression = validation.expression.as_ref().map_err(CelError::clone);
                 let held = expression.and_then(|e| {
                     let (held, cost) = e.holds(&variables);
                     cel::spend(&mut budget, cost)?;
                     held.map_err(explain)
                 });
+                let took = self.cluster.env.monotonic().saturating_sub(began);
+                let checked = Checked::new(held.as_ref().err(), took);
                 match held {
                     Err(e @ CelError::OutOfBudget) => {
-                        fails(&mut verdict, index, e.to_string());
+                        fails(&mut verdict, index, e.to_string(), checked);
                         return verdict;
                     }
-                    Ok(true) => {}
-                    Ok(false) => verdict.violations.push(validation.violation(index, &variables, &mut budget)),
+                    Ok(true) => verdict.passed.push(checked),
+                    Ok(false) => {
+                        verdict.violations.push(validation.violation(index, &variables, &mut budget, checked));
+                    }
                     Err(e) => {
                         let message = format!("expression '{}' resulted in error: {e}", validation.source);
-                        fails(&mut verdict, index, message);
+                        fails(&mut verdict, index, message, checked);
                     }
                 }
             }
@@ -262,7 +310,10 @@ impl Policies {
                 match text {
                     Ok(value) if value.trim().is_empty() => {}
                     Ok(value) => verdict.annotations.push((format!("{}/{key}", policy.name), value.trim().to_string())),
-                    Err(e) => fails(&mut verdict, 0, format!("valueExpression of {key:?} resulted in error: {e}")),
+                    Err(e) => {
+                        let message = format!("valueExpression of {key:?} resulted in error: {e}");
+                        fails(&mut verdict, 0, message, Checked::new(Some(&e), Duration::ZERO));
+                    }
                 }
             }
         }
@@ -342,7 +393,7 @@ pub(super) fn with_variables(
 }
 
 impl Validation {
-    fn violation(&self, index: usize, variables: &Variables, budget: &mut u64) -> Violation {
+    fn violation(&self, index: usize, variables: &Variables, budget: &mut u64, checked: Checked) -> Violation {
         let made = self.message_expression.as_ref().and_then(|e| {
             let (text, cost) = e.as_ref().ok()?.text(variables);
             cel::spend(budget, cost).ok()?;
@@ -354,7 +405,7 @@ impl Validation {
             (None, false) => self.message.clone(),
             (None, true) => format!("failed expression: {}", self.source.trim()),
         };
-        Violation { message, reason: self.reason.clone(), index }
+        Violation { message, reason: self.reason.clone(), index, checked }
     }
 }
 

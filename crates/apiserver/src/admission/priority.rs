@@ -32,6 +32,10 @@ impl Plugin for Priority {
         true
     }
 
+    fn mutates(&self) -> bool {
+        true
+    }
+
     /// One class at most is the default.
     async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
         let writes = matches!(a.operation, Operation::Create | Operation::Update);

@@ -11,6 +11,7 @@ use api::{ApiError, Object, Reason, Resource};
 
 use super::{
     Attributes,
+    admission_metrics::{WebhookOutcome, conditions_evaluated, webhook_asked},
     matching::{self, Conditions, Matched, Matcher},
 };
 use crate::{
@@ -89,6 +90,7 @@ pub struct Webhooks {
     configured: Indexed<Configured>,
     cluster: Arc<Cluster>,
     authorizer: Arc<authz::Chain>,
+    metrics: ::metrics::Metrics,
 }
 
 /// What became of asking one webhook.
@@ -100,9 +102,16 @@ struct Answer {
     seen: Option<Arc<Served>>,
 }
 
+/// Why a webhook has not answered, and the code that upstream's metrics give to that.
+struct CallFailure {
+    code: u16,
+    message: String,
+}
+
 impl Webhooks {
-    pub fn new(cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>) -> Self {
-        Self { configured: Indexed::new(cluster), cluster: cluster.clone(), authorizer: authorizer.clone() }
+    pub fn new(cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>, metrics: &::metrics::Metrics) -> Self {
+        let (cluster, authorizer, metrics) = (cluster.clone(), authorizer.clone(), metrics.clone());
+        Self { configured: Indexed::new(&cluster), cluster, authorizer, metrics }
     }
 
     fn configured_webhooks(&self, mutating: bool) -> Vec<Arc<Webhook>> {
@@ -222,16 +231,40 @@ impl Webhooks {
             Some(served) => Some(matching::converted(&self.cluster, a, served).await?),
         };
         let seen = shown.as_ref().unwrap_or(a);
-        match self.conditions_hold(webhook, a, seen).await {
+        // As upstream's metrics name the steps.
+        let counted = (name.as_str(), if kind == "mutating" { "admit" } else { "validating" });
+        let env = &self.cluster.env;
+        let began = env.monotonic();
+        let held = self.conditions_hold(webhook, a, seen).await;
+        if !webhook.conditions.is_empty() {
+            let step = if kind == "mutating" { "admit" } else { "validate" };
+            let (result, took) = (held.as_ref().map(|held| *held).map_err(drop), env.monotonic().saturating_sub(began));
+            conditions_evaluated(&self.metrics, (name, "webhook", step), a.operation, result, took);
+        }
+        match held {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             Err(_) if webhook.ignores_failure => return Ok(None),
             Err(e) => return Err(a.forbidden(&e)),
         }
+        let began = env.monotonic();
+        let ended = |outcome| {
+            let took = env.monotonic().saturating_sub(began);
+            webhook_asked(&self.metrics, counted, a.operation, outcome, took);
+        };
         if a.dry_run && webhook.has_side_effects {
+            ended(WebhookOutcome::NotAsked);
             return Err(ApiError::bad_request(format!("admission webhook {name:?} does not support dry run")));
         }
-        match self.call(webhook, a, seen).await {
+        let called = self.call(webhook, a, seen).await;
+        ended(match &called {
+            Ok(Answer { verdict: Ok(_), .. }) => WebhookOutcome::Allowed,
+            Ok(Answer { verdict: Err(refusal), .. }) => WebhookOutcome::Rejected(refusal.code),
+            Err(CallFailure { code, .. }) => {
+                WebhookOutcome::CallFailed { code: *code, ignored: webhook.ignores_failure }
+            }
+        });
+        match called.map_err(|failure| failure.message) {
             Ok(answer) => Ok(Some(Answer { seen: version.clone(), ..answer })),
             Err(e) if webhook.ignores_failure => {
                 tracing::warn!(webhook = name, error = e, "failed calling webhook, failing open");
@@ -262,7 +295,7 @@ impl Webhooks {
         }
     }
 
-    async fn call(&self, webhook: &Webhook, a: &Attributes<'_>, seen: &Attributes<'_>) -> Result<Answer, String> {
+    async fn call(&self, webhook: &Webhook, a: &Attributes<'_>, seen: &Attributes<'_>) -> Result<Answer, CallFailure> {
         let uid = self.cluster.env.uuid();
         let mut request = matching::request(a, seen);
         request["uid"] = uid.as_str().into();
@@ -272,20 +305,21 @@ impl Webhooks {
         let api_version = format!("admission.k8s.io/{version}");
         let review = json!({ "apiVersion": api_version, "kind": "AdmissionReview", "request": request });
         let client = WebhookClient::from_config(&self.cluster, &with_timeout(&webhook.client, webhook.timeout_seconds))
-            .map_err(|e| format!("failed to call webhook: {e}"))?;
+            .map_err(|e| CallFailure { code: 500, message: format!("failed to call webhook: {e}") })?;
         let limit = Duration::from_secs(webhook.timeout_seconds);
-        let answer = client.post(&review, limit).await.map_err(|e| format!("failed to call webhook: {e}"))?;
+        let failed = |e| CallFailure { code: 503, message: format!("failed to call webhook: {e}") };
+        let answer = client.post(&review, limit).await.map_err(failed)?;
         if answer["kind"] != "AdmissionReview" || answer["apiVersion"] != api_version.as_str() {
             let (kind, found) =
                 (answer["kind"].as_str().unwrap_or_default(), answer["apiVersion"].as_str().unwrap_or_default());
-            return Err(format!(
-                "expected webhook response of {api_version}, Kind=AdmissionReview, got {found}, Kind={kind}"
-            ));
+            let message =
+                format!("expected webhook response of {api_version}, Kind=AdmissionReview, got {found}, Kind={kind}");
+            return Err(CallFailure { code: 500, message });
         }
         for (key, value) in answer["response"]["auditAnnotations"].as_object().into_iter().flatten() {
             audit::annotate(&format!("{}/{key}", webhook.name), value.as_str().unwrap_or_default());
         }
-        read(&webhook.name, &answer["response"], &uid)
+        read(&webhook.name, &answer["response"], &uid).map_err(|message| CallFailure { code: 500, message })
     }
 }
 

@@ -48,7 +48,7 @@ const GROUPS: [(&str, u32); 22] = [
 ];
 
 /// Priorities of a group version and how long its APIService is kept: from the start, or as its definition.
-fn priorities(group: &str, version: &str, custom: bool) -> (u32, u32, &'static str) {
+pub fn priorities(group: &str, version: &str, custom: bool) -> (u32, u32, &'static str) {
     if custom {
         return (1000, 100, "true");
     }

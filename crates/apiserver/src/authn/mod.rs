@@ -125,6 +125,13 @@ pub struct Credentials<'a> {
 const PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 impl Credentials<'_> {
+    /// Whether there is anything that says who sends the request.
+    pub fn are_shown(&self) -> bool {
+        self.headers.contains_key(header::AUTHORIZATION)
+            || self.extensions.get::<PeerCertificates>().is_some()
+            || !matches!(self.protocol_token(), Ok(None))
+    }
+
     /// The token shown; `Err` if there is one that cannot be read.
     pub fn bearer(&self) -> Result<Option<String>, ApiError> {
         if let Some(value) = self.headers.get(header::AUTHORIZATION) {

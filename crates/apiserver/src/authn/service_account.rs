@@ -4,6 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use ::metrics::{Family, Metrics};
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
@@ -25,6 +26,7 @@ use super::{
     legacy_tokens::{self, LegacyToken},
 };
 use crate::{
+    audit,
     server::config::ServiceAccounts,
     storage::{cluster::Cluster, expiring::Expiring},
 };
@@ -220,6 +222,8 @@ struct Verified {
     account: String,
     audiences: Vec<String>,
     alive: Vec<Alive>,
+    /// From when on, in Unix seconds, it should have been renewed.
+    warn_after: Option<i64>,
 }
 
 #[derive(Clone)]
@@ -236,11 +240,34 @@ pub struct ServiceAccountTokens {
     pub keys: Arc<Keys>,
     cluster: Arc<Cluster>,
     verified: Expiring<[u8; 32], Arc<Verified>>,
+    pub metrics: Metrics,
 }
+
+static LEGACY: Family =
+    Family::counter("serviceaccount_legacy_tokens_total", &[], "Tokens without an end that were shown.");
+static MANUAL: Family = Family::counter(
+    "serviceaccount_legacy_manual_token_uses_total",
+    &[],
+    "Tokens in secrets that people made which were shown.",
+);
+static GENERATED: Family = Family::counter(
+    "serviceaccount_legacy_auto_token_uses_total",
+    &[],
+    "Tokens in secrets that controllers made which were shown.",
+);
+static WITHDRAWN: Family = Family::counter(
+    "serviceaccount_invalid_legacy_auto_token_uses_total",
+    &[],
+    "Tokens in secrets which were shown after they had been withdrawn.",
+);
+static STALE: Family =
+    Family::counter("serviceaccount_stale_tokens_total", &[], "Tokens of pods that should have been renewed.");
+static VALID: Family =
+    Family::counter("serviceaccount_valid_tokens_total", &[], "Tokens of pods that need no renewal yet.");
 
 impl ServiceAccountTokens {
     pub fn new(keys: Arc<Keys>, cluster: Arc<Cluster>) -> Self {
-        Self { keys, cluster, verified: Expiring::new(CACHED_TOKENS_MAX) }
+        Self { keys, cluster, verified: Expiring::new(CACHED_TOKENS_MAX), metrics: Metrics::default() }
     }
 
     /// `None`: someone else's token. `Err`: one of ours that is forged, expired or not yet valid.
@@ -267,6 +294,18 @@ impl ServiceAccountTokens {
         let verified = Arc::new(verified);
         self.verified.insert(digest, verified.clone(), monotonic + Duration::from_secs(lasts), monotonic);
         Ok(Some(verified))
+    }
+
+    /// Whether the client reads its token again, as it should.
+    fn note_age(&self, verified: &Verified) {
+        let Some(warn_after) = verified.warn_after else { return };
+        let late_seconds = self.cluster.env.now().as_second() - warn_after;
+        if late_seconds <= 0 {
+            return self.metrics.count(&VALID, &[]);
+        }
+        let text = format!("subject: {}, seconds after warning threshold: {late_seconds}", verified.user.name);
+        audit::annotate("authentication.k8s.io/stale-token", &text);
+        self.metrics.count(&STALE, &[]);
     }
 
     async fn lives(&self, wanted: &Alive) -> Result<bool, ApiError> {
@@ -343,7 +382,8 @@ fn bound(claims: &Claims) -> Option<Verified> {
         user.extra.insert(CREDENTIAL_ID.into(), vec![format!("JTI={}", claims.jti)]);
     }
     let account = private.serviceaccount.name.clone();
-    Some(Verified { user, account, audiences: claims.aud.clone(), alive: needs })
+    let warn_after = private.warnafter.filter(|at| *at != 0);
+    Some(Verified { user, account, audiences: claims.aud.clone(), alive: needs, warn_after })
 }
 
 fn legacy(claims: LegacyClaims, digest: [u8; 32]) -> Option<Verified> {
@@ -369,7 +409,7 @@ fn legacy(claims: LegacyClaims, digest: [u8; 32]) -> Option<Verified> {
             holds: Some(digest),
         },
     ];
-    Some(Verified { user, account: name, audiences: Vec::new(), alive })
+    Some(Verified { user, account: name, audiences: Vec::new(), alive, warn_after: None })
 }
 
 pub fn user(namespace: &str, account: &Reference) -> User {
@@ -398,12 +438,26 @@ impl TokenAuthenticator for ServiceAccountTokens {
             }
             if wanted.holds.is_some() {
                 match legacy_tokens::shown(&self.cluster, &wanted.namespace, &verified.account, &wanted.name) {
-                    LegacyToken::Withdrawn => return Err(ApiError::unauthorized()),
-                    LegacyToken::Generated => warning = Some(legacy_tokens::GENERATED),
-                    LegacyToken::Wanted => {}
+                    LegacyToken::Withdrawn => {
+                        let which = format!("{}/{}", wanted.name, wanted.namespace);
+                        audit::annotate("authentication.k8s.io/legacy-token-invalidated", &which);
+                        self.metrics.count(&WITHDRAWN, &[]);
+                        return Err(ApiError::unauthorized());
+                    }
+                    LegacyToken::Generated => {
+                        audit::annotate("authentication.k8s.io/legacy-token-autogenerated-secret", &wanted.name);
+                        self.metrics.count(&GENERATED, &[]);
+                        warning = Some(legacy_tokens::GENERATED);
+                    }
+                    LegacyToken::Wanted => {
+                        audit::annotate("authentication.k8s.io/legacy-token-manual-secret", &wanted.name);
+                        self.metrics.count(&MANUAL, &[]);
+                    }
                 }
+                self.metrics.count(&LEGACY, &[]);
             }
         }
+        self.note_age(&verified);
         Ok(Some(AuthenticatorResponse { user: verified.user.clone(), audiences: common, warning }))
     }
 }

@@ -311,6 +311,11 @@ async fn service_account_tokens_and_their_forgeries() {
     assert_eq!(claims.kubernetes.warnafter, Some(claims.iat + 3607));
     assert_eq!(claims.exp, claims.iat + 365 * 86400);
     assert_eq!(f.bearer(&token).await, robot);
+    assert_eq!(f.bearer(&signed(&|c| c.kubernetes.warnafter = Some(now - 5))).await, robot);
+    let page = f.server.registry.tokens.metrics.page();
+    for line in ["serviceaccount_valid_tokens_total 1", "serviceaccount_stale_tokens_total 1"] {
+        assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+    }
     f.admin(Method::DELETE, "/api/v1/namespaces/default/pods/p?gracePeriodSeconds=0", Value::Null).await;
     assert_eq!(f.bearer(&token).await, "401");
 
@@ -545,4 +550,8 @@ async fn whoever_shows_a_token_that_nobody_asked_for_is_told_of_better_ones() {
                   auto-generated secret-based tokens.\"";
     assert_eq!(warnings("generated").await, [better]);
     assert_eq!(warnings("wanted").await, [""; 0]);
+    let page = f.server.registry.tokens.metrics.page();
+    for line in ["legacy_auto_token_uses_total 1", "legacy_manual_token_uses_total 1", "legacy_tokens_total 2"] {
+        assert!(page.lines().any(|found| found == format!("serviceaccount_{line}")), "{line}\n{page}");
+    }
 }

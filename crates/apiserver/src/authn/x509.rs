@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
+use ::metrics::{Family, Metrics};
 use http::HeaderMap;
 use rustls::{
     RootCertStore,
@@ -38,16 +39,36 @@ const CACHED_CERTIFICATES_MAX: usize = 1024;
 /// Of a subject: the uid of the user, from Kubernetes' own arc.
 const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
 
+/// From half an hour to a year.
+const REMAINING_BUCKETS_SECONDS: &[f64] = &[
+    0.0, 1800.0, 3600.0, 7200.0, 21600.0, 43200.0, 86400.0, 172800.0, 345600.0, 604800.0, 2592000.0, 7776000.0,
+    15552000.0, 31104000.0,
+];
+static REMAINING: Family = Family::histogram(
+    "apiserver_client_certificate_expiration_seconds",
+    &[],
+    REMAINING_BUCKETS_SECONDS,
+    "How long the certificates that clients show are good for yet.",
+);
+
+/// A subject, and in Unix seconds when its certificate ends.
+#[derive(Clone)]
+struct Subject {
+    user: User,
+    not_after: i64,
+}
+
 /// Some authorities and the certificates they were found to have signed.
 pub struct Authorities {
     verifier: Arc<dyn ClientCertVerifier>,
-    believed: Expiring<Vec<u8>, User>,
+    believed: Expiring<Vec<u8>, Subject>,
+    metrics: Metrics,
     env: Env,
 }
 
 impl Authorities {
     /// `None` if there are none.
-    pub fn new(ca_pem: &[u8], env: &Env) -> Result<Option<Self>, String> {
+    pub fn new(ca_pem: &[u8], env: &Env, metrics: &Metrics) -> Result<Option<Self>, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(ca_pem) {
             let certificate = certificate.map_err(|e| format!("failed to read the client authorities: {e}"))?;
@@ -59,7 +80,8 @@ impl Authorities {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
         let verifier = verifier.map_err(|e| format!("failed to read the client authorities: {e}"))?;
-        Ok(Some(Self { verifier, believed: Expiring::new(CACHED_CERTIFICATES_MAX), env: env.clone() }))
+        let (believed, env, metrics) = (Expiring::new(CACHED_CERTIFICATES_MAX), env.clone(), metrics.clone());
+        Ok(Some(Self { verifier, believed, env, metrics }))
     }
 
     /// Authorities from what is given and from a file that is read again when it changes. `None` if there are none.
@@ -69,16 +91,17 @@ impl Authorities {
         env: &Env,
         metrics: &ReloadMetrics,
     ) -> Result<Option<Arc<Reloadable<Self>>>, String> {
-        let Some(path) = file else { return Ok(Self::new(ca_pem, env)?.map(Reloadable::new)) };
+        let Some(path) = file else { return Ok(Self::new(ca_pem, env, &metrics.metrics)?.map(Reloadable::new)) };
         let files = WatchedFiles::new(vec![path.to_path_buf()]);
         let load = {
-            let (given, path, env) = (ca_pem.to_vec(), path.to_path_buf(), env.clone());
+            let (given, path, env, counted) =
+                (ca_pem.to_vec(), path.to_path_buf(), env.clone(), metrics.metrics.clone());
             move || {
                 let attempt = |e: String| format!("failed to read {}: {e}", path.display());
                 let own = std::fs::read(&path).map_err(|e| attempt(e.to_string()))?;
-                Self::new(&own, &env)?.ok_or_else(|| attempt("it holds no certificate in PEM".into()))?;
+                Self::new(&own, &env, &counted)?.ok_or_else(|| attempt("it holds no certificate in PEM".into()))?;
                 let both = [given.as_slice(), b"\n", &own].concat();
-                Self::new(&both, &env)?.ok_or_else(|| attempt("it holds no certificate in PEM".into()))
+                Self::new(&both, &env, &counted)?.ok_or_else(|| attempt("it holds no certificate in PEM".into()))
             }
         };
         let authorities = Reloadable::new(load()?);
@@ -92,8 +115,9 @@ impl Authorities {
     fn verify(&self, PeerCertificates(chain): &PeerCertificates) -> Option<User> {
         let (leaf, intermediates) = chain.split_first()?;
         let now = self.env.monotonic();
-        if let Some(user) = self.believed.get(&leaf.to_vec(), now) {
-            return Some(user);
+        if let Some(known) = self.believed.get(&leaf.to_vec(), now) {
+            self.note_age(&known);
+            return Some(known.user);
         }
         let wall = UnixTime::since_unix_epoch(Duration::from_secs(self.env.now().as_second().max(0) as u64));
         self.verifier.verify_client_cert(leaf, intermediates, wall).ok()?;
@@ -109,10 +133,18 @@ impl Authorities {
             groups: subject.iter_organization().map(text).collect::<Option<_>>()?,
             extra: BTreeMap::from([(CREDENTIAL_ID.to_string(), vec![digest])]),
         };
-        let left = certificate.validity().not_after.timestamp() - self.env.now().as_second();
+        let subject = Subject { user, not_after: certificate.validity().not_after.timestamp() };
+        let left = self.note_age(&subject);
         let lasts = VERIFICATION_TTL.min(Duration::from_secs(left.max(0) as u64));
-        self.believed.insert(leaf.to_vec(), user.clone(), now + lasts, now);
-        Some(user)
+        self.believed.insert(leaf.to_vec(), subject.clone(), now + lasts, now);
+        Some(subject.user)
+    }
+
+    /// Counts how many seconds the certificate is good for yet.
+    fn note_age(&self, subject: &Subject) -> i64 {
+        let left = subject.not_after - self.env.now().as_second();
+        self.metrics.observe(&REMAINING, &[], left as f64);
+        left
     }
 }
 
@@ -201,7 +233,8 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         let mut ca = CertificateParams::new(Vec::new()).unwrap();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authorities = Authorities::new(ca.self_signed(&key).unwrap().pem().as_bytes(), &Env::real());
+        let metrics = Metrics::default();
+        let authorities = Authorities::new(ca.self_signed(&key).unwrap().pem().as_bytes(), &Env::real(), &metrics);
         let (authorities, issuer) = (authorities.unwrap().unwrap(), Issuer::new(ca, key));
         let check = |uid: Option<&str>, expected: Option<&str>| {
             let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -217,5 +250,11 @@ mod tests {
         check(None, Some(""));
         check(Some("7-a"), Some("7-a"));
         check(Some(""), None);
+        // Those that were believed.
+        assert!(
+            metrics.page().contains("apiserver_client_certificate_expiration_seconds_count 2"),
+            "{}",
+            metrics.page()
+        );
     }
 }

@@ -28,10 +28,16 @@ pub const WEBHOOK_TIMEOUT_MAX: Duration = Duration::from_secs(30);
 
 /// One link of the chain.
 #[derive(Debug)]
-pub enum AuthorizerConfiguration {
-    Builtin(String),
-    Webhook(Box<WebhookSettings>),
+pub struct AuthorizerConfiguration {
+    /// `Node`, `RBAC`, `Webhook` …
+    pub kind: String,
+    pub name: String,
+    /// Of a webhook.
+    pub settings: Option<Box<WebhookSettings>>,
 }
+
+/// What upstream calls the one webhook that flags can ask for.
+const FLAGS_WEBHOOK: &str = "default";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -105,7 +111,7 @@ pub fn from_flags(modes: &[String], flags: &Authorization) -> Result<Vec<Authori
         "Webhook" => {
             let webhook = flags.webhook.as_ref();
             let webhook = webhook.ok_or("authorization mode Webhook's authorization config file not passed")?;
-            Ok(AuthorizerConfiguration::Webhook(Box::new(WebhookSettings {
+            let settings = WebhookSettings {
                 kubeconfig: webhook.kubeconfig.clone(),
                 allowed_for: webhook.allowed_for,
                 refused_for: webhook.refused_for,
@@ -113,9 +119,13 @@ pub fn from_flags(modes: &[String], flags: &Authorization) -> Result<Vec<Authori
                 review_version: "v1",
                 denies_on_failure: false,
                 conditions: MatchConditions::default(),
-            })))
+            };
+            let (kind, name) = (mode.clone(), FLAGS_WEBHOOK.to_string());
+            Ok(AuthorizerConfiguration { kind, name, settings: Some(Box::new(settings)) })
         }
-        known if TYPES.contains(&known) => Ok(AuthorizerConfiguration::Builtin(mode.clone())),
+        known if TYPES.contains(&known) => {
+            Ok(AuthorizerConfiguration { kind: mode.clone(), name: mode.to_lowercase(), settings: None })
+        }
         other => Err(format!("authorization mode \"{other}\" is not a valid mode")),
     };
     modes.iter().map(link).collect()
@@ -166,13 +176,19 @@ fn parse(text: &str) -> Result<Vec<AuthorizerConfiguration>, String> {
             let detail = format!("authorizer name is invalid: {}", wrong.join(", "));
             errors.invalid(&path.child("name"), name, detail);
         }
+        let mut link =
+            |settings| links.push(AuthorizerConfiguration { kind: of.to_string(), name: name.to_string(), settings });
         match (&authorizer.webhook, of) {
             (None, "Webhook") => errors.required(&path.child("webhook"), "required when type=Webhook"),
-            (Some(webhook), "Webhook") => links.extend(webhook.settings(&path, &mut errors)),
+            (Some(webhook), "Webhook") => {
+                if let Some(settings) = webhook.settings(&path, &mut errors) {
+                    link(Some(Box::new(settings)));
+                }
+            }
             (Some(_), _) => {
                 errors.invalid(&path.child("webhook"), "non-null", "may only be specified when type=Webhook");
             }
-            (None, _) => links.push(AuthorizerConfiguration::Builtin(of.to_string())),
+            (None, _) => link(None),
         }
     }
     match errors.is_empty() {
@@ -196,7 +212,7 @@ fn duration(text: &str, path: &Path, errors: &mut ErrorList) -> Option<Duration>
 }
 
 impl WebhookFile {
-    fn settings(&self, path: &Path, errors: &mut ErrorList) -> Option<AuthorizerConfiguration> {
+    fn settings(&self, path: &Path, errors: &mut ErrorList) -> Option<WebhookSettings> {
         let before = errors.len();
         let timeout = path.child("timeout");
         let timeout = match self.timeout.as_str() {
@@ -250,7 +266,7 @@ impl WebhookFile {
         if errors.len() > before {
             return None;
         }
-        Some(AuthorizerConfiguration::Webhook(Box::new(WebhookSettings {
+        Some(WebhookSettings {
             kubeconfig: kubeconfig?,
             allowed_for: allowed_for?,
             refused_for: refused_for?,
@@ -258,7 +274,7 @@ impl WebhookFile {
             review_version,
             denies_on_failure: self.failure_policy == "Deny",
             conditions,
-        })))
+        })
     }
 }
 

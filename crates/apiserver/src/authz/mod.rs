@@ -23,6 +23,7 @@ pub use node::identity as node_identity;
 
 use crate::{
     authn::User,
+    metrics::{DecisionCounts, Decisions},
     request::request_info::RequestInfo,
     server::{
         config::Config,
@@ -101,8 +102,15 @@ impl Rules {
     }
 }
 
+/// An authorizer, and what it has decided so far; nothing is counted of those that no configuration names.
+struct Link {
+    authorizer: Arc<dyn Authorizer>,
+    counts: Option<Arc<DecisionCounts>>,
+}
+
 pub struct Chain {
-    authorizers: Arc<Reloadable<Vec<Arc<dyn Authorizer>>>>,
+    authorizers: Arc<Reloadable<Vec<Link>>>,
+    pub decisions: Arc<Decisions>,
     /// Roles and bindings, whether or not they decide: nobody hands out what they do not hold.
     pub rbac: Option<Arc<Rbac>>,
 }
@@ -110,8 +118,10 @@ pub struct Chain {
 impl Chain {
     pub async fn authorize(&self, attributes: &Attributes) -> Decision {
         let mut reasons = Vec::new();
-        for authorizer in self.authorizers.current().iter() {
-            match authorizer.authorize(attributes).await {
+        for link in self.authorizers.current().iter() {
+            let decision = link.authorizer.authorize(attributes).await;
+            link.counts.iter().for_each(|counts| counts.count(&decision));
+            match decision {
                 Decision::NoOpinion(reason) => reasons.extend(Some(reason).filter(|r| !r.is_empty())),
                 decided => return decided,
             }
@@ -123,8 +133,8 @@ impl Chain {
     pub async fn rules(&self, user: &User, namespace: &str) -> Rules {
         let mut all = Rules::default();
         let mut errors = Vec::new();
-        for authorizer in self.authorizers.current().iter() {
-            let found = authorizer.rules(user, namespace).await;
+        for link in self.authorizers.current().iter() {
+            let found = link.authorizer.rules(user, namespace).await;
             all.resources.extend(found.resources);
             all.paths.extend(found.paths);
             all.incomplete |= found.incomplete;
@@ -140,16 +150,19 @@ pub fn chain(config: &Config, cluster: &Arc<Cluster>, metrics: &ReloadMetrics) -
     let rbac = Arc::new(Rbac::new(cluster));
     let node: Arc<dyn Authorizer> = Arc::new(NodeAuthorizer::new(cluster, &config.feature_gates));
     let abac = config.authorization.policy_file.as_ref().map(|path| Abac::load(path)).transpose()?.map(Arc::new);
+    let decisions = Arc::new(Decisions::default());
     let build = {
-        let (rbac, env) = (rbac.clone(), cluster.env.clone());
-        move |links: Vec<AuthorizerConfiguration>| -> Result<Vec<Arc<dyn Authorizer>>, String> {
-            let mut authorizers: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroups)];
-            for link in links {
-                authorizers.push(match link {
-                    AuthorizerConfiguration::Webhook(settings) => {
-                        Arc::new(WebhookAuthorizer::new(*settings, env.clone())?)
+        let (rbac, env, webhooks) = (rbac.clone(), cluster.env.clone(), metrics.metrics.clone());
+        let decisions = decisions.clone();
+        move |configured: Vec<AuthorizerConfiguration>| -> Result<Vec<Link>, String> {
+            let mut links = vec![Link { authorizer: Arc::new(PrivilegedGroups), counts: None }];
+            for configured in configured {
+                let counts = Some(decisions.of(&configured.kind, &configured.name));
+                let authorizer: Arc<dyn Authorizer> = match configured.settings {
+                    Some(settings) => {
+                        Arc::new(WebhookAuthorizer::new(configured.name, *settings, env.clone(), webhooks.clone())?)
                     }
-                    AuthorizerConfiguration::Builtin(mode) => match mode.as_str() {
+                    None => match configured.kind.as_str() {
                         "AlwaysAllow" => Arc::new(Always(Decision::Allow(String::new()))),
                         "AlwaysDeny" => Arc::new(Always(Decision::NoOpinion("Everything is forbidden.".into()))),
                         "ABAC" => {
@@ -159,9 +172,10 @@ pub fn chain(config: &Config, cluster: &Arc<Cluster>, metrics: &ReloadMetrics) -
                         "RBAC" => rbac.clone(),
                         _ => node.clone(),
                     },
-                });
+                };
+                links.push(Link { authorizer, counts });
             }
-            Ok(authorizers)
+            Ok(links)
         }
     };
     let authorizers = match &config.authorization.config_file {
@@ -179,7 +193,7 @@ pub fn chain(config: &Config, cluster: &Arc<Cluster>, metrics: &ReloadMetrics) -
             authorizers
         }
     };
-    Ok(Chain { authorizers, rbac: Some(rbac) })
+    Ok(Chain { authorizers, decisions, rbac: Some(rbac) })
 }
 
 /// The same answer to everything.

@@ -4,6 +4,7 @@
 
 use std::{collections::HashSet, fmt, path::PathBuf, time::Duration};
 
+use ::metrics::{DEFAULT_BUCKETS, Family, Metrics};
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
@@ -22,6 +23,41 @@ const CACHED_DECISIONS_MAX: usize = 8192;
 /// Requests longer than this are asked anew each time, so that nobody fills the memory with their names.
 const CACHED_REQUEST_BYTES_MAX: usize = 10_000;
 const MATCH_CONDITIONS_MAX: usize = 64;
+
+const RESULT: &[&str] = &["name", "result"];
+static EVALUATIONS: Family = Family::counter(
+    "apiserver_authorization_webhook_evaluations_total",
+    RESULT,
+    "How often an authorization webhook was asked.",
+);
+static EVALUATION_SECONDS: Family = Family::histogram(
+    "apiserver_authorization_webhook_duration_seconds",
+    RESULT,
+    DEFAULT_BUCKETS,
+    "How long an authorization webhook took.",
+);
+static FAILED_OPEN: Family = Family::counter(
+    "apiserver_authorization_webhook_evaluations_fail_open_total",
+    RESULT,
+    "How often an authorization webhook failed and others decided.",
+);
+const AUTHORIZER: &[&str] = &["type", "name"];
+static CONDITION_ERRORS: Family = Family::counter(
+    "apiserver_authorization_match_condition_evaluation_errors_total",
+    AUTHORIZER,
+    "Match conditions of authorization webhooks that could not be evaluated.",
+);
+static CONDITION_EXCLUSIONS: Family = Family::counter(
+    "apiserver_authorization_match_condition_exclusions_total",
+    AUTHORIZER,
+    "Requests that match conditions kept from an authorization webhook.",
+);
+static CONDITION_SECONDS: Family = Family::histogram(
+    "apiserver_authorization_match_condition_evaluation_seconds",
+    AUTHORIZER,
+    &[0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25],
+    "How long it took to evaluate match conditions.",
+);
 
 /// What is said of one webhook.
 #[derive(Debug)]
@@ -134,6 +170,8 @@ fn request_type() -> Type {
 }
 
 pub struct WebhookAuthorizer {
+    name: String,
+    metrics: Metrics,
     settings: WebhookSettings,
     endpoint: Endpoint,
     answers: Expiring<String, Decision>,
@@ -141,9 +179,35 @@ pub struct WebhookAuthorizer {
 }
 
 impl WebhookAuthorizer {
-    pub fn new(settings: WebhookSettings, env: Env) -> Result<Self, String> {
+    pub fn new(name: String, settings: WebhookSettings, env: Env, metrics: Metrics) -> Result<Self, String> {
         let endpoint = webhook_client::from_kubeconfig(&settings.kubeconfig)?;
-        Ok(Self { endpoint, answers: Expiring::new(CACHED_DECISIONS_MAX), settings, env })
+        Ok(Self { name, metrics, endpoint, answers: Expiring::new(CACHED_DECISIONS_MAX), settings, env })
+    }
+
+    /// Whether the webhook is to be asked about a review.
+    fn concerns(&self, review: &Value) -> Result<bool, cel::CelError> {
+        if self.settings.conditions.0.is_empty() {
+            return Ok(true);
+        }
+        let (began, labels) = (self.env.monotonic(), ["Webhook", self.name.as_str()]);
+        let held = self.settings.conditions.hold(review);
+        let took = self.env.monotonic().saturating_sub(began);
+        self.metrics.observe(&CONDITION_SECONDS, &labels, took.as_secs_f64());
+        match &held {
+            Ok(true) => {}
+            Ok(false) => self.metrics.count(&CONDITION_EXCLUSIONS, &labels),
+            Err(_) => self.metrics.count(&CONDITION_ERRORS, &labels),
+        }
+        held
+    }
+
+    fn asked(&self, result: &str, took: Duration) {
+        let labels = [self.name.as_str(), result];
+        self.metrics.count(&EVALUATIONS, &labels);
+        self.metrics.observe(&EVALUATION_SECONDS, &labels, took.as_secs_f64());
+        if result != "success" && !self.settings.denies_on_failure {
+            self.metrics.count(&FAILED_OPEN, &labels);
+        }
     }
 
     fn on_failure(&self) -> Decision {
@@ -193,7 +257,7 @@ fn in_version(mut review: Value, version: &str) -> Value {
 impl Authorizer for WebhookAuthorizer {
     async fn authorize(&self, a: &Attributes) -> Decision {
         let review = review(a);
-        match self.settings.conditions.hold(&review) {
+        match self.concerns(&review) {
             Ok(true) => {}
             Ok(false) => return Decision::NoOpinion(String::new()),
             Err(error) => {
@@ -207,9 +271,15 @@ impl Authorizer for WebhookAuthorizer {
             return known;
         }
         let review = in_version(review, self.settings.review_version);
-        let answer = match self.endpoint.post(&self.env, self.settings.timeout, &review).await {
-            Ok(answer) => answer,
+        let answer = self.endpoint.post(&self.env, self.settings.timeout, &review).await;
+        let took = self.env.monotonic().saturating_sub(now);
+        let answer = match answer {
+            Ok(answer) => {
+                self.asked("success", took);
+                answer
+            }
             Err(error) => {
+                self.asked(if took >= self.settings.timeout { "timeout" } else { "error" }, took);
                 tracing::warn!(error, "failed to make webhook authorizer request");
                 return self.on_failure();
             }

@@ -3,25 +3,34 @@
 //! Says exactly what `registry` would serve at that moment.
 
 pub mod api_enablement;
+mod field_order;
+mod group_order;
 pub mod served;
 
 use std::{fmt::Write, net::SocketAddr, sync::Arc};
 
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use api::{ApiError, Scope, kinds::Subresource};
 
 use crate::{
-    discovery::served::{Served, Set},
+    audit,
+    discovery::{
+        group_order::{Form, GroupOrder},
+        served::{Served, Set},
+    },
     handlers::{
-        negotiate,
+        negotiate::{self, Forms, Media, Output},
         respond::{Reply, content_response},
     },
     metrics_api,
     registry::not_found_path,
-    request::{body, call::Call},
+    request::{
+        body::{self, Body},
+        call::Call,
+    },
     server::pipeline::ApiServer,
 };
 
@@ -33,6 +42,11 @@ pub fn version() -> Value {
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, match std::env::consts::ARCH { "x86_64" => "amd64", "aarch64" => "arm64", other => other }),
     })
+}
+
+/// `/version`, laid out for people.
+pub fn version_response() -> Response<Body> {
+    field_order::response(&version(), Output::BY_HAND)
 }
 
 pub fn paths(server: &ApiServer) -> Value {
@@ -63,11 +77,18 @@ pub fn paths(server: &ApiServer) -> Value {
 pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
     let set = server.cluster.served.current();
     let parts: Vec<&str> = call.info.path.split('/').filter(|p| !p.is_empty()).collect();
+    let ordered = |form| {
+        let mut groups = all_groups(&set, &server.extensions.lists(&server.cluster));
+        GroupOrder::new(&server.cluster, &set).sort(&mut groups, form);
+        groups
+    };
     let value = match parts[..] {
         ["api"] | ["apis"] => {
-            if let Some(version) = aggregated(call) {
+            if is_aggregated(call) {
                 let extensions = server.extensions.lists(&server.cluster);
-                return aggregated_reply(call, &set, &extensions, parts[0] == "api", version);
+                let mut groups = ordered(Form::Aggregated);
+                groups.retain(|g| g.0.is_empty() == (parts[0] == "api"));
+                return aggregated_reply(call, &set, &extensions, &groups);
             }
             match parts[0] {
                 "api" => {
@@ -78,7 +99,7 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
                     })
                 }
                 _ => {
-                    let all = all_groups(&set, &server.extensions.lists(&server.cluster));
+                    let all = ordered(Form::Plain);
                     let list: Vec<Value> = all.iter().filter(|g| !g.0.is_empty()).map(group_value).collect();
                     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": list })
                 }
@@ -86,7 +107,7 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
         }
         ["api", version] if set.serves_version("", version) => resource_list(&set, "", version),
         ["apis", group] => {
-            let groups = all_groups(&set, &server.extensions.lists(&server.cluster));
+            let groups = ordered(Form::Plain);
             let found = groups.iter().find(|g| g.0 == group).ok_or_else(not_found_path)?;
             let mut value = group_value(found);
             value["kind"] = "APIGroup".into();
@@ -102,12 +123,19 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
         }
         _ => return Err(not_found_path()),
     };
-    Ok(Reply::Value(StatusCode::OK, value))
+    let output = call.output(Forms::PLAIN)?;
+    match output.media {
+        Media::Json => {
+            audit::response_value(&value);
+            Ok(Reply::Raw(field_order::response(&value, output)))
+        }
+        _ => Ok(Reply::Value(StatusCode::OK, value)),
+    }
 }
 
 /// Groups in order of appearance, each with its versions, the preferred one first.
-fn groups(set: &Set) -> Vec<(String, Vec<String>)> {
-    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+fn groups(set: &Set) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
     for served in &set.resources {
         match groups.iter_mut().find(|g| g.0 == served.group) {
             Some((_, versions)) if versions.contains(&served.version) => {}
@@ -122,9 +150,11 @@ fn groups(set: &Set) -> Vec<(String, Vec<String>)> {
 }
 
 type Extension = ((String, String), Value);
+/// A group and its versions.
+type Group = (String, Vec<String>);
 
 /// The same with what extension servers add.
-fn all_groups(set: &Set, extensions: &[Extension]) -> Vec<(String, Vec<String>)> {
+fn all_groups(set: &Set, extensions: &[Extension]) -> Vec<Group> {
     let mut all = groups(set);
     for ((group, version), _) in extensions {
         match all.iter_mut().find(|g| g.0 == *group) {
@@ -163,7 +193,7 @@ pub fn priority(version: &str) -> (u8, i64, i64, String) {
     }
 }
 
-fn group_value((group, versions): &(String, Vec<String>)) -> Value {
+fn group_value((group, versions): &Group) -> Value {
     let version = |v: &String| json!({ "groupVersion": format!("{group}/{v}"), "version": v });
     let all: Vec<Value> = versions.iter().map(version).collect();
     json!({ "name": group, "preferredVersion": all.first(), "versions": all })
@@ -221,47 +251,33 @@ fn subresource_value(served: &Served, sub: &Subresource) -> Value {
     value
 }
 
-/// The version of aggregated discovery the client asks for before anything plain.
-fn aggregated(call: &Call) -> Option<&'static str> {
+/// Whether the client asks for aggregated discovery before anything plain.
+fn is_aggregated(call: &Call) -> bool {
     for clause in negotiate::accept(&call.headers) {
         let json = matches!(clause.media, "application/json" | "*/*" | "application/*");
         match (clause.param("as"), clause.param("g"), clause.param("v")) {
-            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) if json => return Some("v2"),
-            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2beta1")) if json => {
-                return Some("v2beta1");
-            }
-            (None, ..) => return None,
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) if json => return true,
+            (None, ..) => return false,
             _ => {}
         }
     }
-    None
+    false
 }
 
-fn aggregated_reply(
-    call: &Call,
-    set: &Set,
-    extensions: &[Extension],
-    core: bool,
-    version: &'static str,
-) -> Result<Reply, ApiError> {
-    let groups = all_groups(set, extensions);
-    let fitting = groups.iter().filter(|g| g.0.is_empty() == core);
-    let items: Vec<Value> = fitting.map(|g| aggregated_group(set, extensions, g)).collect();
+fn aggregated_reply(call: &Call, set: &Set, extensions: &[Extension], groups: &[Group]) -> Result<Reply, ApiError> {
+    let items: Vec<Value> = groups.iter().map(|g| aggregated_group(set, extensions, g)).collect();
     let list = json!({
-        "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {}, "items": items,
     });
-    let bytes = list.to_string();
+    let bytes = field_order::text(&list);
     let digest = Sha256::digest(&bytes).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02X}");
         text
     });
     let tag = format!("\"{digest}\"");
-    let content = match version {
-        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-    };
-    let mut response = content_response(StatusCode::OK, bytes.into(), content);
+    let content = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let mut response = content_response(StatusCode::OK, bytes, content);
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
@@ -275,7 +291,7 @@ fn aggregated_reply(
     Ok(Reply::Raw(response))
 }
 
-fn aggregated_group(set: &Set, extensions: &[Extension], (group, versions): &(String, Vec<String>)) -> Value {
+fn aggregated_group(set: &Set, extensions: &[Extension], (group, versions): &Group) -> Value {
     let version = |version: &String| {
         let fits = |r: &&Arc<Served>| r.group == *group && r.version == *version;
         let mut resources: Vec<Value> = set.resources.iter().filter(fits).map(|r| aggregated_resource(r)).collect();

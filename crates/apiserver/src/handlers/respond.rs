@@ -160,7 +160,7 @@ pub fn value_response(status: StatusCode, value: &Value, output: Output) -> Resp
     bytes_response(status, bytes, media)
 }
 
-fn json_bytes(value: &impl Serialize, pretty: bool) -> Bytes {
+pub fn json_bytes(value: &impl Serialize, pretty: bool) -> Bytes {
     let encoded = if pretty { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
     let mut bytes = encoded.expect("a JSON value always encodes");
     // As upstream: what is laid out for people ends with its last brace.

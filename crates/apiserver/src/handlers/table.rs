@@ -59,7 +59,10 @@ pub fn row(served: &Served, object: &Object, include: Include, version: &str, no
 }
 
 fn hide_annotations(metadata: &mut Value, hidden: &[&str]) {
-    let Some(annotations) = metadata["annotations"].as_object_mut().filter(|_| !hidden.is_empty()) else { return };
+    if hidden.is_empty() {
+        return;
+    }
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
     annotations.retain(|name, _| !hidden.contains(&name.as_str()));
     if annotations.is_empty()
         && let Some(metadata) = metadata.as_object_mut()

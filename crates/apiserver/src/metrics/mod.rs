@@ -2,6 +2,7 @@
 //! Filled by `pipeline` and what it calls; shown at `/metrics`.
 //! Labels come from a bounded set: paths and object names never become labels.
 
+mod access;
 mod process;
 mod requests;
 mod stored;
@@ -27,6 +28,7 @@ use crate::{
         watch_cache::{Counts, Figures},
     },
 };
+pub use access::{Access, Authentication, DecisionCounts, Decisions};
 pub use requests::{Labels, Open, Requests};
 pub use stored::{Measured, Operations};
 
@@ -50,10 +52,15 @@ pub struct Metrics {
     pub requests: Requests,
     pub operations: Arc<Operations>,
     pub audit: Arc<AuditMetrics>,
+    pub access: Access,
     dropped: Mutex<[u64; 2]>,
     /// What other parts of this process count.
     others: Mutex<Vec<::metrics::Metrics>>,
+    /// The same of those that count without a lock.
+    parts: Mutex<Vec<Part>>,
 }
+
+type Part = Box<dyn Fn(&mut Text) + Send + Sync>;
 
 tokio::task_local! {
     /// What webhooks took of the request that this task handles.
@@ -85,6 +92,11 @@ impl Metrics {
         self.others.lock().push(other);
     }
 
+    /// The same of what counts without a lock and shows itself.
+    pub fn also_shown_by(&self, part: impl Fn(&mut Text) + Send + Sync + 'static) {
+        self.parts.lock().push(Box::new(part));
+    }
+
     /// `in_flight`: reads and writes being handled right now; `stored`: bytes on disk.
     pub fn render(
         &self,
@@ -110,6 +122,8 @@ impl Metrics {
         }
         self.operations.render(&mut out);
         self.audit.render(&mut out);
+        self.access.render(&mut out);
+        self.parts.lock().iter().for_each(|part| part(&mut out));
         let mut family = out.family("apiserver_storage_size_bytes", "gauge", "What the store takes on disk.");
         family.sample(&[("storage_cluster_id", "etcd-0")], stored);
         render_resources(&mut out, &cluster.cache.figures());

@@ -54,11 +54,26 @@ impl Registry {
     }
 }
 
+/// What a client sent, in the form that its version would show it in.
+pub(super) fn normalized(served: &Served, value: Value) -> Value {
+    if served.is_storage_version() || served.custom.is_some() {
+        return value;
+    }
+    match storage_resource(served) {
+        Some(stored) => api::kinds::normalize(&served.resource, stored, value),
+        None => value,
+    }
+}
+
 fn builtin_view(served: &Served, object: &Object) -> Result<Arc<Object>, ApiError> {
     let Some(stored) = storage_resource(served) else {
         return Err(ApiError::internal(format!("{:?} has no stored version", served.resource)));
     };
     let value = api::kinds::convert(stored, &served.resource, object.value());
+    // Only tried, never stored.
+    if object.meta.resource_version == 0 {
+        return Ok(Arc::new(Object::from_value(&value)?));
+    }
     // In the form of stored bytes: lists count on where they have their type.
     Ok(Arc::new(storage::decode(&storage::encode(&value), object.meta.resource_version)?))
 }

@@ -10,7 +10,8 @@ use serde_json::Value;
 use api::{ApiError, Object, Reason, field::ErrorList};
 
 use super::{
-    AllocationConflict, Registry, managed, object_meta, object_reply, options::WriteOptions, service::Allocation,
+    AllocationConflict, Registry, Superseded, managed, object_meta, object_reply, options::WriteOptions,
+    service::Allocation,
 };
 use crate::{
     admission::{Attributes, Operation},
@@ -58,6 +59,7 @@ impl Registry {
         // First: a job selects its pods by its uid.
         object_meta::fill_system_fields(&mut object, served, &self.cluster.env);
         self.assign_initializers(call, served, &mut object).await?;
+        served.behavior.warnings_before_prepare(&object).into_iter().for_each(|w| call.warn(w));
         served.behavior.prepare_create(&mut object);
         api::kinds::drop_disabled_fields(&served.resource, &mut object, &Value::Null, &self.config.feature_gates);
         for _ in 0..ALLOCATION_ATTEMPTS {
@@ -161,7 +163,7 @@ impl Registry {
     async fn refuse_existing(&self, served: &Served, object: &Value) -> Result<(), ApiError> {
         let (namespace, name) = (object_meta::text(object, "namespace"), object_meta::text(object, "name"));
         match self.cluster.live(served, namespace, name).await? {
-            Some(_) => Err(ApiError::already_exists(&served.group, &served.plural, name)),
+            Some(current) => Err(already_exists(served, name, Some(&current))),
             None => Ok(()),
         }
     }
@@ -179,6 +181,7 @@ impl Registry {
             return Err(ApiError::new(Reason::Unknown, text));
         }
         let attempts = if generated { NAME_ATTEMPTS } else { 1 };
+        let mut in_the_way = None;
         for _ in 0..attempts {
             let (namespace, name) = (object_meta::text(&object, "namespace"), object_meta::text(&object, "name"));
             let key = served.key(namespace, name);
@@ -187,10 +190,22 @@ impl Registry {
                 Ok((bytes, revision)) => return Ok(Ok(Arc::new(storage::decode(&bytes, revision)?))),
                 Err(Err(contested)) => return Ok(Err(contested)),
                 Err(Ok(_)) if generated => object_meta::regenerate_name(&mut object, &self.cluster.env),
-                Err(Ok(_)) => break,
+                Err(Ok(Superseded(current))) => {
+                    in_the_way = current;
+                    break;
+                }
             }
         }
-        Err(ApiError::already_exists(&served.group, &served.plural, object_meta::text(&object, "name")))
+        Err(already_exists(served, object_meta::text(&object, "name"), in_the_way.as_deref()))
+    }
+}
+
+/// Says so when what is in the way is about to go.
+fn already_exists(served: &Served, name: &str, current: Option<&Object>) -> ApiError {
+    let error = ApiError::already_exists(&served.group, &served.plural, name);
+    match current.is_some_and(|c| c.meta.deletion_timestamp.is_some()) {
+        true => error.with_message_prefix("object is being deleted: "),
+        false => error,
     }
 }
 

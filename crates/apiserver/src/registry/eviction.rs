@@ -27,7 +27,7 @@ impl Registry {
         let write = WriteOptions::from_query(call, "CreateOptions")?;
         let eviction = self.decode_as(call, body, "policy", "v1", "Eviction")?;
         let name = object_meta::text(&eviction, "name");
-        if !name.is_empty() && name != call.info.name {
+        if name != call.info.name {
             return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
         }
         let eviction = self.admit_body(call, served, &write, eviction).await?;

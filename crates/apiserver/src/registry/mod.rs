@@ -99,6 +99,12 @@ impl Registry {
             return Ok(not_found::page());
         }
         self.check_scope(&served, call)?;
+        if info.subresource.is_empty() && !served.supports(&info.verb) {
+            return Err(unsupported_verb(&served, info));
+        }
+        if call.method == http::Method::HEAD && info.subresource != "proxy" {
+            return Err(not_allowed_path());
+        }
         if !info.is_long_running() {
             // Before anything is written: an answer nobody accepts must not have effects.
             // A Scale has a protobuf form, whatever it is of.
@@ -119,9 +125,6 @@ impl Registry {
         }
         if !info.subresource.is_empty() {
             return Box::pin(self.subresource(call, &served, body)).await;
-        }
-        if !served.supports(&info.verb) {
-            return Err(unsupported_verb(&served, info));
         }
         if !served.stored() {
             return Box::pin(self.review(call, &served, body)).await;
@@ -180,7 +183,7 @@ impl Registry {
         audit::request_object(&decoded.value, &served.api_version(), &served.kind);
         report_problems(call, &served.kind, &served.version, &decoded.problems, options)?;
         initializers::put_back(&mut decoded.value, initializers);
-        Ok(decoded.value)
+        Ok(convert::normalized(served, decoded.value))
     }
 
     /// The list of initializers apart from a body, where there are initializers: no schema knows it.

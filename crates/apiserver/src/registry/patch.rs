@@ -157,7 +157,10 @@ impl Registry {
         }
         let mut applied = decoded.value;
         self.check_type(&applied, &served.api_version(), &served.kind, served.custom.is_some())?;
-        object_meta::ensure_namespace(&mut applied, served, &call.info.namespace)?;
+        // What a cluster-scoped object says of a namespace is forgotten after the merge: until then it is a change.
+        if served.namespaced() {
+            object_meta::ensure_namespace(&mut applied, served, &call.info.namespace)?;
+        }
         let name = call.info.name.as_str();
         match object_meta::text(&applied, "name") {
             "" => {
@@ -173,13 +176,21 @@ impl Registry {
         let now = self.cluster.env.now();
         let subresource = call.info.subresource.as_str();
         let transformed = |old: Option<&Value>| {
-            let merged = super::managed::apply(served, old, &applied, options, subresource, now)?;
+            let mut merged = super::managed::apply(served, old, &applied, options, subresource, now)?;
+            object_meta::ensure_namespace(&mut merged, served, &call.info.namespace)?;
             match &served.schema {
                 Some((schema, id)) => Ok(api::codec::decode_value(merged, schema, *id)?.value),
                 None => Ok(merged),
             }
         };
-        let made = || transformed(None);
+        let made = || match object_meta::text(&applied, "uid") {
+            "" => transformed(None),
+            uid => {
+                let why =
+                    format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+                Err(ApiError::conflict(&served.group, &served.plural, name, &why))
+            }
+        };
         let otherwise: Option<CreateOnUpdate<'_>> = subresource.is_empty().then_some(&made);
         let transform = |old: &Value| transformed(Some(old));
         self.patch_with(call, served, options, &transform, otherwise, true).await
@@ -234,6 +245,14 @@ fn checked(
         return Err(ApiError::bad_request(format!(
             "the name of the object ({found}) does not match the name on the URL ({name})"
         )));
+    }
+    let uid = object_meta::text(&patched, "uid");
+    if !uid.is_empty() && uid != object_meta::text(old, "uid") {
+        // Not a precondition, as it is in a PUT. Upstream looks twice.
+        let mut errors = ErrorList::new();
+        let path = Path::new("metadata").child("uid");
+        (0..2).for_each(|_| errors.invalid(&path, uid, "field is immutable"));
+        return Err(ApiError::invalid(&served.group, &served.kind, name, errors));
     }
     Ok(patched)
 }

@@ -9,7 +9,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use api::{
-    ApiError, Object,
+    ApiError, Object, Reason, Verb,
     field::{ErrorList, Path},
 };
 use store::{Range, Revision, StoreError};
@@ -38,10 +38,14 @@ impl Freshness {
         let matching = call.query.text("resourceVersionMatch");
         let Some(version) = version else { return Ok(Freshness::Newest) };
         let number: Revision = version.parse().map_err(|_| {
-            let mut errors = ErrorList::new();
-            let detail = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
-            errors.invalid(&Path::new("resourceVersion"), version, detail);
-            ApiError::invalid("", "", "", errors)
+            let why = format!(
+                "resourceVersion: Invalid value: {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+            );
+            match call.info.verb {
+                // Upstream makes no kind of error of it.
+                Verb::Watch => ApiError::new(Reason::Unknown, why),
+                _ => ApiError::bad_request(format!("invalid resource version: {why}")),
+            }
         })?;
         Ok(match (number, matching) {
             (0, _) => Freshness::Any,
@@ -111,19 +115,24 @@ fn refuse(errors: ErrorList) -> Result<(), ApiError> {
 }
 
 /// What a continue token says: go on with `start` as things were at `revision`.
+///
+/// A token holds the key behind the list's own prefix, as upstream's: nobody can write one that begins before what they may
+/// list (test: `a_token_leads_nowhere_but_into_its_own_list`).
 struct Continue {
     /// `None`: as things are now, because that moment is no longer known.
     revision: Option<Revision>,
+    /// With the prefix.
     start: String,
 }
 
 impl Continue {
-    fn encode(&self) -> String {
-        let token = json!({ "v": "meta.k8s.io/v1", "rv": self.revision.map_or(-1, |r| r as i64), "start": self.start });
+    fn encode(&self, prefix: &str) -> String {
+        let start = self.start.strip_prefix(prefix).unwrap_or_default();
+        let token = json!({ "v": "meta.k8s.io/v1", "rv": self.revision.map_or(-1, |r| r as i64), "start": start });
         BASE64_URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    fn decode(token: &str) -> Result<Self, ApiError> {
+    fn decode(token: &str, prefix: &str) -> Result<Self, ApiError> {
         let wrong = |why: &str| ApiError::bad_request(format!("continue key is not valid: {why}"));
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|e| wrong(&e.to_string()))?;
         let value: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(&e.to_string()))?;
@@ -136,7 +145,13 @@ impl Continue {
             0 => return Err(wrong("incorrect encoded start resourceVersion (version meta.k8s.io/v1)")),
             revision => Revision::try_from(revision).ok(),
         };
-        Ok(Self { revision, start: start.to_string() })
+        let start = start.strip_prefix('/').unwrap_or(start);
+        let mut elements = start.split('/');
+        // Names have no slash: a token of a list over all namespaces is for no other.
+        if elements.any(|element| matches!(element, "" | "." | "..")) || (!prefix.is_empty() && start.contains('/')) {
+            return Err(wrong(start));
+        }
+        Ok(Self { revision, start: format!("{prefix}{start}") })
     }
 }
 
@@ -166,7 +181,8 @@ impl Registry {
         check_options(call)?;
         let selection = Selection::from_call(call, served)?;
         let limit = call.query.number("limit")?.unwrap_or(0).max(0) as usize;
-        let continued = call.query.text("continue").map(Continue::decode).transpose()?;
+        let continued =
+            call.query.text("continue").map(|token| Continue::decode(token, &selection.prefix)).transpose()?;
         if let Some(token) = continued {
             if call.query.text("resourceVersion").is_some_and(|v| v != "0") {
                 return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
@@ -225,7 +241,7 @@ impl Registry {
             // What the store has forgotten is over for everyone, or tokens would expire only where something changed.
             let one = Range { start: start.clone(), end: format!("{start}\0"), limit: 1, revision: Some(revision) };
             match self.cluster.store.range(one).await {
-                Err(StoreError::Compacted { .. }) if continued => return Ok(expired_page(token.start)),
+                Err(StoreError::Compacted { .. }) if continued => return Ok(expired_page(token, &selection.prefix)),
                 found => drop(found.map_err(store_error)?),
             }
             let keep = |e: &Entry| selection.matches(served, e);
@@ -242,7 +258,7 @@ impl Registry {
             let range = Range { start, end: end.clone(), limit: limit.max(1000), revision: Some(revision) };
             let page = match self.cluster.store.range(range).await {
                 Ok(page) => page,
-                Err(StoreError::Compacted { .. }) if continued => return Ok(expired_page(token.start)),
+                Err(StoreError::Compacted { .. }) if continued => return Ok(expired_page(token, &selection.prefix)),
                 Err(e) => return Err(store_error(e)),
             };
             for (index, record) in page.records.iter().enumerate() {
@@ -278,13 +294,13 @@ impl Registry {
         objects.retain(|object| selection.matches_view(served, object));
         // With selectors nobody knows how many are left without looking at them.
         let remaining = (next.is_some() && selection.is_everything()).then_some(remaining);
-        let next = next.map(|n| n.encode());
+        let next = next.map(|n| n.encode(&selection.prefix));
         Ok(Reply::List(ListReply { served: served.clone(), objects, revision, next, remaining }))
     }
 }
 
 /// The moment of the first page is no longer known: the client may go on with things as they are now.
-fn expired_page(start: String) -> Reply {
+fn expired_page(token: Continue, prefix: &str) -> Reply {
     let error = ApiError::expired(
         "The provided continue parameter is too old to display a consistent list result. You can start a new list \
          without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
@@ -292,6 +308,6 @@ fn expired_page(start: String) -> Reply {
          modified, or deleted between the time the first chunk was returned and now may show up in the list.",
     );
     let mut status = error.to_status();
-    status["metadata"]["continue"] = Continue { revision: None, start }.encode().into();
+    status["metadata"]["continue"] = Continue { revision: None, ..token }.encode(prefix).into();
     Reply::Value(StatusCode::GONE, status)
 }

@@ -8,7 +8,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, field::ErrorList, kinds::Handler};
+use api::{
+    ApiError,
+    field::{ErrorList, Path},
+    kinds::Handler,
+};
 
 use super::{Registry, managed, not_found_path, object_meta, options::WriteOptions, timestamp};
 use crate::{
@@ -32,6 +36,13 @@ impl Registry {
         let mut review = self.decode(call, served, &body, &options)?;
         object_meta::set_type(&mut review, served);
         object_meta::metadata_mut(&mut review);
+        object_meta::ensure_namespace(&mut review, served, &call.info.namespace)?;
+        if matches!(
+            handler,
+            Handler::SelfSubjectAccessReview | Handler::SubjectAccessReview | Handler::LocalSubjectAccessReview
+        ) {
+            validate_access(&review, handler)?;
+        }
         if handler != Handler::Binding {
             managed::track(served, None, &mut review, &options, "", self.cluster.env.now());
         }
@@ -42,15 +53,8 @@ impl Registry {
             }
             Handler::TokenReview => self.review_token(&review).await?,
             Handler::SelfSubjectAccessReview => self.review_access(&review, call.user.clone()).await?,
-            Handler::SubjectAccessReview => self.review_access(&review, spec_user(&review)?).await?,
-            Handler::LocalSubjectAccessReview => {
-                let namespace = review["spec"]["resourceAttributes"]["namespace"].as_str().unwrap_or_default();
-                if namespace != call.info.namespace {
-                    let why =
-                        format!("spec.resourceAttributes.namespace must match namespace: {}", call.info.namespace);
-                    return Err(ApiError::bad_request(why));
-                }
-                self.review_access(&review, spec_user(&review)?).await?
+            Handler::SubjectAccessReview | Handler::LocalSubjectAccessReview => {
+                self.review_access(&review, spec_user(&review)).await?
             }
             Handler::SelfSubjectRulesReview => {
                 let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
@@ -91,39 +95,17 @@ impl Registry {
             Ok(believed) => json!({
                 "authenticated": true, "user": believed.user.info(), "audiences": believed.audiences,
             }),
-            Err(_) => json!({ "user": {}, "error": "[invalid bearer token, token lookup failed]" }),
+            Err(_) => json!({ "user": {}, "error": "invalid bearer token" }),
         })
     }
 
     async fn review_access(&self, review: &Value, user: User) -> Result<Value, ApiError> {
         let spec = &review["spec"];
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
-        if resource.is_object() == path.is_object() {
-            let mut errors = ErrorList::new();
-            let field = api::field::Path::new("spec").child("resourceAttributes");
-            errors.invalid(
-                &field,
-                Value::Null,
-                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-            );
-            return Err(ApiError::invalid(
-                "authorization.k8s.io",
-                review["kind"].as_str().unwrap_or_default(),
-                "",
-                errors,
-            ));
-        }
         let of = |v: &Value, field: &str| v[field].as_str().unwrap_or_default().to_string();
-        let mut errors = ErrorList::new();
-        let at = api::field::Path::new("spec").child("resourceAttributes");
-        let [field_selector, label_selector] = [Selector::Field, Selector::Label].map(|which| {
-            let name = which.field_name();
-            which.text(&resource[name], &at.child(name), &mut errors)
-        });
-        if !errors.is_empty() {
-            let kind = review["kind"].as_str().unwrap_or_default();
-            return Err(ApiError::invalid("authorization.k8s.io", kind, "", errors));
-        }
+        // Refused before where they cannot be read.
+        let [field_selector, label_selector] = [Selector::Field, Selector::Label]
+            .map(|which| which.text(&resource[which.field_name()], &Path::default(), &mut ErrorList::new()));
         let attributes = match resource.is_object() {
             true => Attributes {
                 user,
@@ -171,25 +153,69 @@ impl Registry {
     }
 }
 
-fn spec_user(review: &Value) -> Result<User, ApiError> {
+fn spec_user(review: &Value) -> User {
     let spec = &review["spec"];
     let texts = |v: &Value| v.as_array().into_iter().flatten().filter_map(|t| t.as_str().map(str::to_string)).collect();
-    let user = User {
+    User {
         name: spec["user"].as_str().unwrap_or_default().to_string(),
         uid: spec["uid"].as_str().unwrap_or_default().to_string(),
         groups: texts(&spec["groups"]),
         extra: spec["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), texts(v))).collect(),
-    };
-    if user.name.is_empty() && user.groups.is_empty() {
-        let mut errors = ErrorList::new();
-        errors.invalid(
-            &api::field::Path::new("spec").child("user"),
-            "",
-            "at least one of user or group must be specified",
-        );
-        return Err(ApiError::invalid("authorization.k8s.io", review["kind"].as_str().unwrap_or_default(), "", errors));
     }
-    Ok(user)
+}
+
+/// An access review must ask one question, of somebody, and be nothing else. Upstream's error names no kind.
+fn validate_access(review: &Value, handler: Handler) -> Result<(), ApiError> {
+    let mut errors = ErrorList::new();
+    let (spec, path) = (&review["spec"], Path::new("spec"));
+    let (resource, other) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    let text = |value: &Value| Value::from(value.as_str().unwrap_or_default());
+    let shown = || format!("{{\"Path\":{},\"Verb\":{}}}", text(&other["path"]), text(&other["verb"]));
+    match (resource.is_object(), other.is_object()) {
+        (true, true) => errors.invalid_shown(
+            &path.child("nonResourceAttributes"),
+            shown(),
+            "cannot be specified in combination with resourceAttributes",
+        ),
+        (false, false) => errors.invalid(
+            &path.child("resourceAttributes"),
+            Value::Null,
+            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        ),
+        _ => {}
+    }
+    let user = spec_user(review);
+    if handler != Handler::SelfSubjectAccessReview && user.name.is_empty() && user.groups.is_empty() {
+        errors.invalid(&path.child("user"), "", "at least one of user or group must be specified");
+    }
+    let of_resource = path.child("resourceAttributes");
+    for which in [Selector::Field, Selector::Label] {
+        let name = which.field_name();
+        which.text(&resource[name], &of_resource.child(name), &mut errors);
+    }
+    let is_local = handler == Handler::LocalSubjectAccessReview;
+    let mut metadata = review["metadata"].clone();
+    if let Some(fields) = metadata.as_object_mut().filter(|_| is_local) {
+        fields.remove("namespace");
+    }
+    if metadata.as_object().is_some_and(|fields| !fields.is_empty()) {
+        let why = if is_local { "must be empty except for namespace" } else { "must be empty" };
+        errors.invalid(&Path::new("metadata"), review["metadata"].clone(), why);
+    }
+    if is_local {
+        if resource.is_object() && text(&resource["namespace"]) != text(&review["metadata"]["namespace"]) {
+            let why = "must match metadata.namespace";
+            errors.invalid(&of_resource.child("namespace"), text(&resource["namespace"]), why);
+        }
+        if other.is_object() {
+            let why = "disallowed on this kind of request";
+            errors.invalid_shown(&path.child("nonResourceAttributes"), shown(), why);
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::invalid("authorization.k8s.io", "", "", errors)),
+    }
 }
 
 impl Registry {

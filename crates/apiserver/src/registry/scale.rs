@@ -62,11 +62,16 @@ impl Registry {
         let (_, object) = match call.info.verb {
             Verb::Update => {
                 let scale = self.decode_as(call, body, "autoscaling", "v1", "Scale")?;
+                check_name(&scale, &call.info.name)?;
                 self.change_scale(call, served, &options, &|old| put(served, old, &scale)).await?
             }
             Verb::Patch => {
                 let kind = PatchType::from_call(call, served)?;
-                let transform = |old: &Value| put(served, old, &patched(kind, &scale_of(served, old), body)?);
+                let transform = |old: &Value| {
+                    let scale = patched(kind, &scale_of(served, old), body)?;
+                    check_name(&scale, &call.info.name)?;
+                    put(served, old, &scale)
+                };
                 self.change_scale(call, served, &options, &transform).await?
             }
             _ => return Err(not_allowed_path()),
@@ -94,6 +99,18 @@ impl Registry {
             shown: AdmissionView::Part { of: scale_of, put },
         };
         self.change(&change).await
+    }
+}
+
+fn check_name(scale: &Value, name: &str) -> Result<(), ApiError> {
+    match object_meta::text(scale, "name") {
+        "" => Err(ApiError::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))),
+        found if found != name => Err(ApiError::bad_request(format!(
+            "the name of the object ({found}) does not match the name on the URL ({name})"
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, Verb};
+use api::{ApiError, Reason, Verb};
 
 use super::{
     Registry, not_allowed_path, not_found_path, object_meta,
@@ -128,7 +128,7 @@ impl Registry {
         let options = WriteOptions::from_query(call, "CreateOptions")?;
         let binding = self.decode_as(call, body, "", "v1", "Binding")?;
         let name = object_meta::text(&binding, "name");
-        if !name.is_empty() && name != call.info.name {
+        if name != call.info.name {
             return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
         }
         let binding = self.admit_body(call, served, &options, binding).await?;
@@ -147,7 +147,10 @@ impl Registry {
         let mut errors = api::field::ErrorList::new();
         api::kinds::pod_update::validate_binding(&mut errors, binding);
         if !errors.is_empty() {
-            return Err(ApiError::invalid("", "Binding", &call.info.name, errors));
+            // Upstream makes no kind of error of them.
+            let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            let message = if all.len() == 1 { all[0].clone() } else { format!("[{}]", all.join(", ")) };
+            return Err(ApiError::new(Reason::Unknown, message));
         }
         let name = call.info.name.as_str();
         let now = object_meta::timestamp(self.cluster.env.now());

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use http::StatusCode;
 use serde_json::Value;
 
-use api::{ApiError, Object, Verb, field::ErrorList};
+use api::{ApiError, Object, Reason, Verb, field::ErrorList};
 
 use super::{
     Registry, Superseded, create::canonicalize, managed, namespace, object_meta, object_reply, options::WriteOptions,
@@ -240,7 +240,8 @@ impl Registry {
             }
             _ if wanted == found => Ok(()),
             _ if wanted.parse::<u64>().is_err() => {
-                Err(ApiError::bad_request(format!("invalid resource version {wanted:?}")))
+                let why = format!("strconv.ParseUint: parsing {wanted:?}: invalid syntax");
+                Err(ApiError::new(Reason::Unknown, why))
             }
             _ => Err(ApiError::modified(&served.group, &served.plural, name)),
         }

@@ -41,7 +41,7 @@ use crate::{
         console, debug, negotiate, not_found,
         respond::{self, ObjectStream, Reply, TotalBytes},
     },
-    metrics::{self, Labels, Measured, Metrics},
+    metrics::{self, Authentication, Labels, Measured, Metrics},
     metrics_api, openapi, post_start_hooks,
     registry::{Allocations, Registry, not_found_path},
     request::{
@@ -146,11 +146,21 @@ impl ApiServer {
         metrics.also(metrics::feature_gates(&config.feature_gates));
         let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
         let tokens = Arc::new(ServiceAccountTokens::new(keys, cluster.clone()));
+        metrics.also(tokens.metrics.clone());
         let authentication = authn::chain(&config, &cluster, tokens.clone(), &reloads).map_err(ApiError::internal)?;
         let authentication = Arc::new(authentication);
         let authorizer = Arc::new(authz::chain(&config, &cluster, &reloads).map_err(ApiError::internal)?);
         let loopback = Loopback::default();
+        metrics.also_shown_by({
+            let decisions = authorizer.decisions.clone();
+            move |out| decisions.render(out)
+        });
         let admission = admission::Chain::new(&config, &cluster, &authorizer, &loopback).map_err(ApiError::internal)?;
+        metrics.also(admission.metrics.clone());
+        metrics.also_shown_by({
+            let durations = admission.durations.clone();
+            move |out| durations.render(out)
+        });
         let flow_control = FlowControl::new(&config.limits, &cluster);
         let registry = Registry {
             watches: flow_control.watches.clone(),
@@ -361,7 +371,16 @@ impl ApiServer {
             None => {
                 let (headers, extensions) = (&parts.headers, &parts.extensions);
                 let credentials = Credentials { path: &info.path, headers, extensions };
-                self.authentication.authenticate(&credentials).await
+                let began = self.env.monotonic();
+                let sender = self.authentication.authenticate(&credentials).await;
+                let took = self.env.monotonic().saturating_sub(began);
+                let (result, name) = match &sender {
+                    Ok(found) => (Authentication::Success, found.user.name.as_str()),
+                    Err(_) if credentials.are_shown() => (Authentication::Error, ""),
+                    Err(_) => (Authentication::Failure, ""),
+                };
+                self.metrics.access.authenticated(result, name, took);
+                sender
             }
         };
         self.authentication.strip(&mut parts.headers);
@@ -421,7 +440,9 @@ impl ApiServer {
     /// As `authorize`; the record says how it was decided.
     async fn authorize_call(&self, call: &Call) -> Result<(), ApiError> {
         let attributes = authz::Attributes::new(&call.user, &call.info);
+        let began = self.env.monotonic();
         let decision = self.authorizer.authorize(&attributes).await;
+        self.metrics.access.authorized(&decision, self.env.monotonic().saturating_sub(began));
         let (word, Decision::Allow(reason) | Decision::Deny(reason) | Decision::NoOpinion(reason)) =
             (if matches!(decision, Decision::Allow(_)) { "allow" } else { "forbid" }, &decision);
         audit::annotate("authorization.k8s.io/decision", word);
@@ -513,7 +534,7 @@ impl ApiServer {
                 Ok(Reply::Raw(self.metrics.render(&self.cluster, self.in_flight.in_use(), flow_control, stored)))
             }
             "metrics" if path == "/metrics/slis" => Ok(health::serve_slis(self)),
-            "version" if path == "/version" => Ok(by_hand(&discovery::version())),
+            "version" if path == "/version" => Ok(Reply::Raw(discovery::version_response())),
             "debug" => match path.strip_prefix("/debug/api_priority_and_fairness/") {
                 Some(page) => self.serve_flow_control(page),
                 None => self.debug.serve(path),

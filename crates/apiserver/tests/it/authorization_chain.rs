@@ -152,4 +152,15 @@ async fn chains_of_webhooks() {
     check("allowed", json!({}), "denied ").await;
     replaced(file(vec![json!({ "type": "AlwaysAllow", "name": "all" })]), "success").await;
     check("nobody", json!({}), "allowed").await;
+    // What was counted outlives the files.
+    let text = String::from_utf8_lossy(&s.get("/metrics").await.bytes).into_owned();
+    for line in [
+        "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"first\",type=\"Webhook\"}",
+        "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"all\",type=\"AlwaysAllow\"}",
+        "apiserver_authorization_webhook_evaluations_total{name=\"second\",result=\"success\"}",
+        "apiserver_authorization_webhook_evaluations_fail_open_total{name=\"gone\",result=\"error\"} 1",
+        "apiserver_authorization_match_condition_exclusions_total{type=\"Webhook\",name=\"second\"}",
+    ] {
+        assert!(text.lines().any(|found| found.starts_with(line)), "{line}\n{text}");
+    }
 }

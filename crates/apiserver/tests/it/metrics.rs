@@ -200,3 +200,75 @@ async fn figures_have_upstreams_names_and_add_up() {
     let all = parse(std::str::from_utf8(&s.get("/metrics").await.bytes).unwrap());
     assert_eq!(value(&all, "apiserver_longrunning_requests", &with(("verb", "WATCH"))), 0.0, "the watch is over");
 }
+
+#[tokio::test]
+async fn what_the_chain_does_has_upstreams_names() {
+    let s = server().await;
+    let registration = "/apis/admissionregistration.k8s.io/v1";
+    let policy = json!({ "metadata": { "name": "short" }, "spec": {
+        "matchConstraints": { "resourceRules": [
+            { "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"] }] },
+        "validations": [{ "expression": "object.metadata.name.size() < 4" }, { "expression": "object.nothing == 1" }] } });
+    let binding = json!({ "metadata": { "name": "short" }, "spec": {
+        "policyName": "short", "validationActions": ["Deny", "Audit"] } });
+    s.create_config_map("before").await.expect(201);
+    s.post(&format!("{registration}/validatingadmissionpolicies"), policy).await.expect(201);
+    s.post(&format!("{registration}/validatingadmissionpolicybindings"), binding).await.expect(201);
+    // Dry runs until the plugin has heard of the policy.
+    let dry_run = "/api/v1/namespaces/default/configmaps?dryRun=All";
+    while s.post(dry_run, config_map("much-too-long")).await.code == 201 {
+        env::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    s.create_config_map("much-too-long").await.expect(422);
+    s.get("/api/v1/namespaces").await.expect(200);
+    let token = [("authorization", "Bearer nobody")];
+    s.anonymous().send("GET", "/api/v1/pods", &token, Vec::new()).await.expect(401);
+    let account = apiserver::authn::User::new("system:serviceaccount:kube-system:namespace-controller", &[]);
+    let request = http::Request::get("/api/v1/namespaces").body(apiserver::body::empty()).unwrap();
+    s.api.handle(apiserver::ApiServer::in_process_request(account, request)).await;
+    let text = String::from_utf8(s.get("/metrics").await.bytes.to_vec()).unwrap();
+    let all = parse(&text);
+    let check = |error: &'static str, action: &'static str| {
+        vec![("policy", "short"), ("policy_binding", "short"), ("error_type", error), ("enforcement_action", action)]
+    };
+    let plugin = |name: &'static str, step: &'static str| {
+        vec![("name", name), ("type", step), ("operation", "CREATE"), ("rejected", "false")]
+    };
+    let step = |step: &'static str, rejected: &'static str| {
+        vec![("type", step), ("operation", "CREATE"), ("rejected", rejected)]
+    };
+    let controllers = "apiserver_admission_controller_admission_duration_seconds_count";
+    let steps = "apiserver_admission_step_admission_duration_seconds_count";
+    for (name, labels, least) in [
+        ("authentication_attempts", vec![("result", "success")], 1.0),
+        ("authentication_attempts", vec![("result", "error")], 1.0),
+        ("authentication_duration_seconds_count", vec![("result", "success")], 1.0),
+        ("authenticated_user_requests", vec![("username", "admin")], 1.0),
+        ("apiserver_client_certificate_expiration_seconds_count", vec![], 1.0),
+        ("authorization_attempts_total", vec![("result", "allowed")], 1.0),
+        ("authorization_duration_seconds_count", vec![("result", "allowed")], 1.0),
+        (
+            "apiserver_authorization_decisions_total",
+            vec![("type", "RBAC"), ("name", "rbac"), ("decision", "allowed")],
+            1.0,
+        ),
+        (controllers, plugin("NamespaceLifecycle", "admit"), 1.0),
+        (controllers, plugin("ResourceQuota", "validate"), 1.0),
+        (controllers, plugin("LimitRanger", "admit"), 1.0),
+        (controllers, plugin("MutatingAdmissionWebhook", "admit"), 1.0),
+        (controllers, plugin("ValidatingAdmissionPolicy", "validate"), 1.0),
+        (steps, step("admit", "false"), 1.0),
+        (steps, step("validate", "true"), 1.0),
+        ("apiserver_validating_admission_policy_check_total", check("no_error", "deny"), 1.0),
+        ("apiserver_validating_admission_policy_check_total", check("no_error", "audit"), 1.0),
+        ("apiserver_validating_admission_policy_check_total", check("invalid_error", "deny"), 1.0),
+        ("apiserver_validating_admission_policy_check_duration_seconds_count", check("no_error", "deny"), 1.0),
+    ] {
+        let found = value(&all, name, &labels);
+        assert!(found >= least, "{name}{labels:?} is {found}, expected at least {least}");
+    }
+    let validated = plugin("ResourceQuota", "admit");
+    let mutates = |labels: &Labels| validated.iter().all(|(k, v)| labels.get(*k).map(String::as_str) == Some(*v));
+    let family = controllers.trim_end_matches("_count");
+    assert!(!all[family].samples.iter().any(|(_, labels, _)| mutates(labels)), "it changes nothing");
+}

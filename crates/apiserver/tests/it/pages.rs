@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use env::Env;
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -43,6 +44,48 @@ async fn read_on(s: &Server, mut page: Value, mut found: usize, limit: usize) {
     }
     assert!(page["metadata"]["remainingItemCount"].is_null(), "{}", page["metadata"]);
     assert_eq!(found, COUNT);
+}
+
+/// A list reads the past from the store, where keys of all namespaces lie in one row.
+#[tokio::test]
+async fn a_token_leads_nowhere_but_into_its_own_list() {
+    let s = server().await;
+    let secrets = |namespace: &str| format!("/api/v1/namespaces/{namespace}/secrets");
+    for namespace in ["aaa", "mmm", "zzz"] {
+        s.post("/api/v1/namespaces", json!({ "metadata": { "name": namespace } })).await.expect(201);
+        s.post(&secrets(namespace), json!({ "metadata": { "name": "own" } })).await.expect(201);
+    }
+    let listed = s.get(&secrets("mmm")).await.expect(200);
+    let revision: i64 = listed["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    // From now on the cache is no longer what it was then.
+    s.post(&secrets("mmm"), json!({ "metadata": { "name": "later" } })).await.expect(201);
+    let ask = async |path: String, revision: i64, start: &str| {
+        let token = json!({ "v": "meta.k8s.io/v1", "rv": revision, "start": start }).to_string();
+        s.get(&format!("{path}?continue={}", BASE64_URL_SAFE_NO_PAD.encode(token))).await
+    };
+    for start in
+        ["aaa/", "aaa/own", "zzz/own", "\0", "a", "own", "z", "./own", "..", "../aaa/own", "/", "//own", "own/"]
+    {
+        for revision in [revision, -1] {
+            let answer = ask(secrets("mmm"), revision, start).await;
+            if answer.code == 200 {
+                let found = names(&answer.value);
+                let strangers = answer.value["items"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .filter(|item| item["metadata"]["namespace"] != "mmm");
+                assert_eq!(strangers.count(), 0, "{start:?} at {revision}: {found:?}");
+            } else {
+                answer.refused(400, "BadRequest", "continue key is not valid");
+            }
+        }
+    }
+    assert_eq!(names(&ask(secrets("mmm"), revision, "a").await.expect(200)), ["own"]);
+    ask(secrets("mmm"), revision, "aaa/own").await.refused(400, "BadRequest", "continue key is not valid: aaa/own");
+    let all = ask("/api/v1/secrets".into(), revision, "mmm/own").await.expect(200);
+    assert_eq!(names(&all), ["own", "own"], "of all namespaces from there on");
+    ask("/api/v1/secrets".into(), revision, "../secrets").await.refused(400, "BadRequest", "continue key is not valid");
 }
 
 #[tokio::test]

@@ -297,8 +297,7 @@ async fn methods_fit_their_paths() {
     }
     let whole = s.get(&one).await;
     let head = s.send("HEAD", &one, &[], Vec::new()).await;
-    let length = head.headers["content-length"].to_str().unwrap();
-    assert_eq!((head.code, head.bytes.len(), length), (200, 0, &*whole.bytes.len().to_string()));
+    assert_eq!((head.code, head.bytes.len()), (405, 0), "as upstream's");
     // Every answer can be found again.
     let named = s.send("GET", &one, &[("audit-id", "mine")], Vec::new()).await;
     assert_eq!(named.headers["audit-id"], "mine");
