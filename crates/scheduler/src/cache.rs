@@ -3,13 +3,16 @@
 //! A pod counts on at most one node.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
 use k8s_openapi::api::core::v1::Node;
 
-use crate::{node_info::NodeInfo, pod_info::PodInfo};
+use crate::{
+    node_info::NodeInfo,
+    pod_info::{PendingPod, PodInfo},
+};
 
 #[derive(Default)]
 pub struct Cache {
@@ -22,6 +25,8 @@ pub struct Cache {
     pods_of_unknown_nodes: HashMap<String, Vec<Arc<PodInfo>>>,
     /// Pods that wait for room which preemption is making, by node name.
     nominated: HashMap<String, Vec<Arc<PodInfo>>>,
+    /// Pods whose nomination we have taken back, and whose versions that we know still have it.
+    cleared: HashSet<String>,
     /// How many nodes hold each image.
     image_nodes: HashMap<String, u32>,
     pods_with_affinity: usize,
@@ -275,6 +280,11 @@ impl Cache {
         self.pods.get(key).is_some_and(|p| p.assumed)
     }
 
+    /// With those that are on their way to a node.
+    pub fn pods_count(&self) -> usize {
+        self.pods.len()
+    }
+
     pub fn assumed_count(&self) -> usize {
         self.assumed
     }
@@ -305,6 +315,45 @@ impl Cache {
         });
     }
 
+    /// Withdraws a nomination for good: what the pod's status says of it counts no longer, until the server has heard.
+    pub fn clear_nomination(&mut self, pod: &PendingPod) {
+        self.withdraw_nomination(&pod.key);
+        self.nominations += 1;
+        if pod.nominated_node_name().is_some() {
+            self.cleared.insert(pod.key.clone());
+        }
+    }
+
+    /// A version of the pod with this nomination has come, or one with none.
+    pub fn nomination_seen(&mut self, pod: &PendingPod, was_nominated: bool) {
+        match pod.nominated_node_name() {
+            Some(node) if self.cleared.contains(&pod.key) => {
+                // The server has heard of a later one of ours.
+                if self.nomination(&pod.key) == Some(node) {
+                    self.cleared.remove(&pod.key);
+                }
+            }
+            Some(node) => self.nominate(pod.info(), node),
+            None => {
+                if !self.cleared.remove(&pod.key) && was_nominated {
+                    self.withdraw_nomination(&pod.key);
+                }
+            }
+        }
+    }
+
+    /// The pod waits no longer.
+    pub fn forget_nomination(&mut self, key: &str) {
+        self.cleared.remove(key);
+        self.withdraw_nomination(key);
+    }
+
+    /// The node that is held for the pod, by us or by what its status says.
+    pub fn nominated_node<'a>(&'a self, pod: &'a PendingPod) -> Option<&'a str> {
+        let said = || pod.nominated_node_name().filter(|_| !self.cleared.contains(&pod.key));
+        self.nomination(&pod.key).or_else(said)
+    }
+
     /// Whether a place is held for a pod of this priority or a higher one.
     pub fn any_nominated_from(&self, priority: i32) -> bool {
         self.nominated.values().flatten().any(|pod| pod.priority >= priority)
@@ -324,13 +373,36 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::plugins::testing::{labelled, node, requesting};
 
     fn set(cache: &mut Cache, node: Value) {
         cache.set_node(Arc::new(serde_json::from_value(node).unwrap()));
+    }
+
+    #[test]
+    fn what_was_taken_back_is_not_believed_again() {
+        let pod = |node: Option<&str>| {
+            let pod = json!({"metadata": {"name": "p", "namespace": "d"}, "status": {"nominatedNodeName": node}});
+            PendingPod::new(Arc::new(serde_json::from_value(pod).unwrap()))
+        };
+        let mut cache = Cache::default();
+        let mut check = |change: &dyn Fn(&mut Cache), known: Option<&str>, expected: Option<&str>| {
+            change(&mut cache);
+            assert_eq!(cache.nominated_node(&pod(known)), expected);
+        };
+        check(&|cache| cache.nomination_seen(&pod(Some("a")), false), Some("a"), Some("a"));
+        check(&|cache| cache.clear_nomination(&pod(Some("a"))), Some("a"), None);
+        // A version from before the server was told.
+        check(&|cache| cache.nomination_seen(&pod(Some("a")), true), Some("a"), None);
+        check(&|cache| cache.nominate(pod(None).info(), "b"), Some("a"), Some("b"));
+        // Our own word comes back.
+        check(&|cache| cache.nomination_seen(&pod(None), true), None, Some("b"));
+        check(&|cache| cache.nomination_seen(&pod(Some("b")), false), Some("b"), Some("b"));
+        // Somebody else's.
+        check(&|cache| cache.nomination_seen(&pod(None), true), None, None);
     }
 
     fn bound(node: &str) -> Arc<PodInfo> {

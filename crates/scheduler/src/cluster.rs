@@ -3,7 +3,7 @@
 //! Invariant: a plain value with no locks and no I/O, so that a test needs no server (tidy: `pure_files`).
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -48,6 +48,8 @@ pub struct Cluster {
     pub devices: Devices,
     /// Volumes promised to claims of pods that are being bound: volume name to claim key.
     pub reserved_volumes: HashMap<String, String>,
+    /// Pods for which others are being sent away right now.
+    pub preempting: HashSet<String>,
     /// Grows when the labels of namespaces change.
     pub namespaces_version: u64,
     /// Grows when any object beside nodes and pods changes in a way that a verdict may rest on.

@@ -15,6 +15,7 @@ use crate::{
     },
     node_info::NodeInfo,
     pod_info::{PendingPod, PodInfo},
+    scheduler_metrics::{PointTimer, success},
 };
 
 /// Below this many nodes all are looked at, and at least this many must be found feasible before stopping.
@@ -176,18 +177,33 @@ pub fn find_nodes_that_fit(
 }
 
 fn nominated_position(cluster: &Cluster, pod: &PendingPod) -> Option<usize> {
-    let name = pod.nominated_node_name().or_else(|| cluster.cache.nomination(&pod.key))?;
-    cluster.cache.position(name)
+    cluster.cache.position(cluster.cache.nominated_node(pod)?)
 }
 
 /// The weighted sum of the plugins' scores, one per feasible node.
-pub fn prioritize_nodes(cluster: &Cluster, profile: &Profile, pod: &PendingPod, feasible: &[u32]) -> Vec<i64> {
+pub fn prioritize_nodes(
+    cluster: &Cluster,
+    profile: &Profile,
+    pod: &PendingPod,
+    feasible: &[u32],
+    timer: &PointTimer<'_>,
+) -> Vec<i64> {
     let nodes: Vec<&NodeInfo> = feasible.iter().map(|at| &cluster.cache.nodes()[*at as usize]).collect();
+    let skipped = timer.run("PreScore", || profile.run_pre_score(cluster, pod, &nodes), success);
+    timer.run("Score", || run_score(cluster, profile, pod, &nodes, skipped), success)
+}
+
+fn run_score(
+    cluster: &Cluster,
+    profile: &Profile,
+    pod: &PendingPod,
+    nodes: &[&NodeInfo],
+    skipped: PluginSet,
+) -> Vec<i64> {
     let mut totals = vec![0; nodes.len()];
     let mut scores = Vec::with_capacity(nodes.len());
-    let skipped = profile.run_pre_score(cluster, pod, &nodes);
     for (enabled, weight) in profile.score.iter().filter(|(enabled, _)| !skipped.contains(enabled.row)) {
-        let scorer = enabled.plugin.node_scorer(cluster, pod, &nodes);
+        let scorer = enabled.plugin.node_scorer(cluster, pod, nodes);
         scores.clear();
         scores.extend(nodes.iter().enumerate().map(|(at, node)| scorer.score(at, node)));
         scorer.normalize_score(&mut scores);
@@ -221,16 +237,16 @@ pub fn best(
     pod: &PendingPod,
     feasible: &[u32],
     extra: &[i64],
-    env: &Env,
+    timer: &PointTimer<'_>,
 ) -> Arc<str> {
     let at = match feasible {
         [only] => *only,
         several => {
-            let mut scores = prioritize_nodes(cluster, profile, pod, several);
+            let mut scores = prioritize_nodes(cluster, profile, pod, several, timer);
             for (score, more) in scores.iter_mut().zip(extra) {
                 *score += more;
             }
-            several[select_host(&scores, env)]
+            several[select_host(&scores, timer.env)]
         }
     };
     cluster.cache.nodes()[at as usize].name.clone()
@@ -254,17 +270,41 @@ pub enum Fit {
     Unschedulable(Box<Diagnosis>, Remedy),
 }
 
-pub fn find_fit(cluster: &Cluster, profile: &Profile, pod: &PendingPod, start: &mut usize, env: &Env) -> Fit {
-    let (filters, diagnosis) = match run_pre_filter(cluster, profile, pod) {
-        Ok(filters) => match find_nodes_that_fit(cluster, profile, pod, &filters, start) {
-            Ok(feasible) => return Fit::Feasible(feasible),
-            Err(diagnosis) => (Some(filters), diagnosis),
+pub fn find_fit(
+    cluster: &Cluster,
+    profile: &Profile,
+    pod: &PendingPod,
+    start: &mut usize,
+    timer: &PointTimer<'_>,
+) -> Fit {
+    let prepared = timer.run(
+        "PreFilter",
+        || run_pre_filter(cluster, profile, pod),
+        |prepared| match prepared {
+            Ok(_) => "Success",
+            Err(_) => "Unschedulable",
         },
+    );
+    let (filters, diagnosis) = match prepared {
+        // That no node will do is no failure of the filters.
+        Ok(filters) => {
+            match timer.run("Filter", || find_nodes_that_fit(cluster, profile, pod, &filters, start), success) {
+                Ok(feasible) => return Fit::Feasible(feasible),
+                Err(diagnosis) => (Some(filters), diagnosis),
+            }
+        }
         Err(diagnosis) => (None, diagnosis),
     };
     let filters = filters.as_ref();
-    let attempt = FailedAttempt { cluster, pod, filters, diagnosis: &diagnosis, offset: env.random_u64() };
-    let remedy = run_post_filter(profile, &attempt);
+    let attempt = FailedAttempt { cluster, pod, filters, diagnosis: &diagnosis, offset: timer.env.random_u64() };
+    let remedy = timer.run(
+        "PostFilter",
+        || run_post_filter(profile, &attempt),
+        |remedy| match remedy {
+            Remedy::Nominate(..) => "Success",
+            Remedy::Nothing { .. } => "Unschedulable",
+        },
+    );
     Fit::Unschedulable(diagnosis, remedy)
 }
 

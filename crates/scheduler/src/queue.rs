@@ -83,6 +83,10 @@ pub struct Queue {
     next_order: u64,
     /// How many pods came into which part for which cause, since somebody last asked.
     incoming: BTreeMap<(&'static str, EventLabel), u64>,
+    /// How many waiting pods each plugin turned down, by its row and the pods' scheduler.
+    turned_down: BTreeMap<(usize, String), u64>,
+    /// Those whose count somebody has not asked for yet.
+    turned_down_changed: BTreeSet<(usize, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,6 +117,8 @@ impl Queue {
             alike: BTreeMap::new(),
             next_order: 0,
             incoming: BTreeMap::new(),
+            turned_down: BTreeMap::new(),
+            turned_down_changed: BTreeSet::new(),
         }
     }
 
@@ -130,6 +136,24 @@ impl Queue {
     /// How many pods came into which part for which cause, since this was last asked.
     pub fn take_incoming(&mut self) -> BTreeMap<(&'static str, EventLabel), u64> {
         std::mem::take(&mut self.incoming)
+    }
+
+    /// How many waiting pods each plugin turned down, of those whose count has changed since this was last asked.
+    pub fn take_turned_down(&mut self) -> BTreeMap<(usize, String), u64> {
+        let changed = std::mem::take(&mut self.turned_down_changed);
+        changed.into_iter().map(|of| (of.clone(), self.turned_down.get(&of).copied().unwrap_or(0))).collect()
+    }
+
+    fn count_turned_down(&mut self, pod: &QueuedPodInfo, comes: bool) {
+        for row in pod.unschedulable_plugins.rows() {
+            let of = (row, pod.info.scheduler_name().to_string());
+            let count = self.turned_down.entry(of.clone()).or_default();
+            *count = if comes { *count + 1 } else { count.saturating_sub(1) };
+            if *count == 0 {
+                self.turned_down.remove(&of);
+            }
+            self.turned_down_changed.insert(of);
+        }
     }
 
     fn count(&mut self, part: Part, cause: EventLabel) {
@@ -172,6 +196,10 @@ impl Queue {
             return self.put(pod, next);
         }
         self.arrive(pod, next, ("UnschedulablePod", action));
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<PendingPod>> {
+        self.entries.get(key).map(|entry| entry.pod.info.clone())
     }
 
     pub fn remove(&mut self, key: &str) -> Option<Arc<PendingPod>> {
@@ -296,6 +324,7 @@ impl Queue {
     fn put(&mut self, pod: QueuedPodInfo, part: Part) {
         let order = self.next_order;
         self.next_order += 1;
+        self.count_turned_down(&pod, true);
         let key = pod.info.key.clone();
         let sort_key = self.queue_sort.sort_key(&pod.info, pod.since);
         match part {
@@ -312,6 +341,7 @@ impl Queue {
 
     fn take(&mut self, key: &str) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
+        self.count_turned_down(&entry.pod, false);
         let key = key.to_string();
         match entry.part {
             Part::Active => self.active.remove(&(entry.sort_key, entry.order, key)),
@@ -403,6 +433,31 @@ mod tests {
         assert_eq!(popped(&mut queue), None);
         queue.add(pod("p", 0), Readiness::Ready, SECOND);
         assert_eq!(popped(&mut queue).as_deref(), Some("p"));
+    }
+
+    #[test]
+    fn plugins_that_turned_pods_down_are_counted_until_the_pods_are_tried() {
+        let mut queue = queue();
+        let mut plugins = PluginSet::default();
+        plugins.insert(3);
+        plugins.insert(5);
+        let check = |queue: &mut Queue, expected: &[(usize, u64)]| {
+            let found: Vec<_> = queue.take_turned_down().into_iter().map(|((row, _), count)| (row, count)).collect();
+            assert_eq!(found, expected);
+        };
+        queue.add(pod("p", 0), Readiness::Ready, Duration::ZERO);
+        queue.add(pod("q", 0), Readiness::Ready, Duration::ZERO);
+        let (p, q) = (queue.pop().unwrap(), queue.pop().unwrap());
+        check(&mut queue, &[]);
+        queue.add_unschedulable(p, plugins, None, SECOND);
+        queue.add_unschedulable(q, plugins, None, SECOND);
+        check(&mut queue, &[(3, 2), (5, 2)]);
+        queue.activate("default/p", SECOND);
+        queue.pop().unwrap();
+        check(&mut queue, &[(3, 1), (5, 1)]);
+        queue.remove("default/q");
+        check(&mut queue, &[(3, 0), (5, 0)]);
+        check(&mut queue, &[]);
     }
 
     #[test]

@@ -4,10 +4,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use env::Env;
+use metrics::Metrics;
 use serde_json::{Value, json};
 
 use super::{Choice, EquivalenceClasses, node_groups::EquivalenceClass, sign};
-use crate::{Config, cluster::Cluster, cycle, framework::Profile, pod_info::PendingPod};
+use crate::{Config, cluster::Cluster, cycle, framework::Profile, pod_info::PendingPod, scheduler_metrics::PointTimer};
 
 struct World {
     cluster: Cluster,
@@ -119,7 +120,8 @@ impl World {
         let Ok(feasible) = cycle::find_nodes_that_fit(&self.cluster, &self.profile, pod, &filters, &mut 0) else {
             return BTreeMap::new();
         };
-        let scores = cycle::prioritize_nodes(&self.cluster, &self.profile, pod, &feasible);
+        let timer = PointTimer { metrics: &Metrics::default(), env: &self.env, profile: "" };
+        let scores = cycle::prioritize_nodes(&self.cluster, &self.profile, pod, &feasible, &timer);
         feasible.into_iter().zip(scores).collect()
     }
 }

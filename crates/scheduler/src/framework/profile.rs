@@ -25,6 +25,10 @@ impl PluginSet {
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
+
+    pub fn rows(self) -> impl Iterator<Item = usize> {
+        (0..u64::BITS as usize).filter(move |row| self.contains(*row))
+    }
 }
 
 /// A plugin at an extension point. `row` is its place in the registry.
@@ -82,6 +86,14 @@ impl Readiness {
 pub type Refusal = (usize, &'static str, Status);
 
 impl Profile {
+    /// The name of a plugin that can turn a pod down.
+    pub fn plugin_name(&self, row: usize) -> Option<&'static str> {
+        let pre_filter = self.pre_filter.iter().map(|enabled| (enabled.row, enabled.name));
+        let filter = self.filter.iter().map(|enabled| (enabled.row, enabled.name));
+        let others = self.enqueue_extensions.iter().map(|enabled| (enabled.row, enabled.name));
+        pre_filter.chain(filter).chain(others).find(|(of, _)| *of == row).map(|(_, name)| name)
+    }
+
     pub fn run_pre_enqueue(&self, cluster: &Cluster, pod: &PendingPod) -> Readiness {
         let mut plugins = self.pre_enqueue.iter();
         match plugins.find(|enabled| enabled.plugin.pre_enqueue(cluster, pod).is_err()) {

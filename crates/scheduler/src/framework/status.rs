@@ -13,6 +13,16 @@ pub enum Code {
     UnschedulableAndUnresolvable,
 }
 
+impl Code {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "Error",
+            Self::Unschedulable => "Unschedulable",
+            Self::UnschedulableAndUnresolvable => "UnschedulableAndUnresolvable",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Status {
     pub code: Code,

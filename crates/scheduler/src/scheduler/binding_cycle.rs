@@ -2,7 +2,7 @@
 //! Part of `scheduler`; each binding cycle is a task that sends its outcome back.
 //! What Reserve held is given back exactly if the pod does not get to its node.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use api::ApiError;
 use tokio::sync::Semaphore;
@@ -14,7 +14,7 @@ use crate::{
     framework::{BindResult, ClusterEvent, CycleState, Handle, Profile, Rejection, Status},
     pod_info::{PendingPod, PodInfo},
     queue::QueuedPodInfo,
-    scheduler_metrics::{SLI, TRIES},
+    scheduler_metrics::{GOROUTINES, PERMIT_WAIT, PointTimer, SLI, TRIES, success},
 };
 use futures::future::BoxFuture;
 
@@ -26,6 +26,8 @@ pub(super) struct InFlight {
     pub state: CycleState,
     /// Whether the server has been told of the node ahead of the binding.
     pub nominated: bool,
+    /// When it was decided: from then on it may be held back at Permit.
+    pub held_since: Duration,
 }
 
 /// What came of a task.
@@ -47,10 +49,29 @@ async fn binding_cycle(
     bindings: &Semaphore,
     (pod, node): (&Arc<PendingPod>, &Arc<str>),
     pre_binds: Vec<PreBind>,
+    timer: &PointTimer<'_>,
 ) -> Result<(), String> {
+    let began = handle.env.monotonic();
     for pre_bind in pre_binds {
-        pre_bind.await.map_err(|status| status.message())?;
+        if let Err(status) = pre_bind.await {
+            timer.observe("PreBind", status.code.as_str(), began);
+            return Err(status.message());
+        }
     }
+    timer.observe("PreBind", "Success", began);
+    let began = handle.env.monotonic();
+    let bound = bind(profile, handle, extenders, bindings, (pod, node)).await;
+    timer.observe("Bind", if bound.is_ok() { "Success" } else { "Error" }, began);
+    bound
+}
+
+async fn bind(
+    profile: &Profile,
+    handle: &Handle,
+    extenders: &Extenders,
+    bindings: &Semaphore,
+    (pod, node): (&Arc<PendingPod>, &Arc<str>),
+) -> Result<(), String> {
     let Ok(_permit) = bindings.acquire().await else { return Err("the scheduler has stopped".into()) };
     let rejected = |plugin: &str, why: &str| format!("binding rejected: running Bind plugin {plugin:?}: {why}");
     if let Some(result) = extenders.bind(pod, node).await {
@@ -75,10 +96,14 @@ impl Scheduler {
         let pre_binds: Vec<PreBind> =
             at_work.map(|p| p.plugin.pre_bind(&self.handle, &flight.state, &self.cluster, &pod, &node)).collect();
         let (handle, extenders, bindings) = (self.handle.clone(), self.extenders.clone(), self.bindings.clone());
-        let outcomes = self.outcomes.clone();
+        let (outcomes, metrics) = (self.outcomes.clone(), self.metrics.clone());
         let span = tracing::info_span!(parent: None, "binding_cycle", pod = pod.key, uid = pod.uid(), node = &*node);
         let cycle = async move {
-            let result = binding_cycle(&profile, &handle, &extenders, &bindings, (&pod, &node), pre_binds).await;
+            let timer = PointTimer { metrics: &metrics, env: &handle.env, profile: &profile.scheduler_name };
+            metrics.add(&GOROUTINES, &["binding"], 1.0);
+            let result =
+                binding_cycle(&profile, &handle, &extenders, &bindings, (&pod, &node), pre_binds, &timer).await;
+            metrics.add(&GOROUTINES, &["binding"], -1.0);
             // The scheduler has stopped when nobody listens; then there is nothing left to settle.
             outcomes.send(Outcome::Bound { pod: pod.info(), node, attempt, result }).await.ok();
         };
@@ -87,7 +112,12 @@ impl Scheduler {
 
     /// Lets the pods go on that every Permit plugin has allowed, and takes back those that one has rejected.
     pub(super) fn settle_permits(&mut self) {
-        for (key, verdict) in self.handle.waiting_pods.take_decided(self.handle.env.monotonic()) {
+        let now = self.handle.env.monotonic();
+        for (key, verdict) in self.handle.waiting_pods.take_decided(now) {
+            if let Some(flight) = self.in_flight.get(&key) {
+                let result = if verdict.is_ok() { "Success" } else { "Unschedulable" };
+                self.metrics.observe(&PERMIT_WAIT, &[result], now.saturating_sub(flight.held_since).as_secs_f64());
+            }
             match verdict {
                 Ok(()) => self.start_binding_cycle(&key),
                 Err(Rejection { plugin, message }) => {
@@ -103,8 +133,9 @@ impl Scheduler {
 
     pub(super) fn settle(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Preempted { result: Ok(()), .. } => {}
+            Outcome::Preempted { pod, result: Ok(()) } => drop(self.cluster.preempting.remove(&pod.key)),
             Outcome::Preempted { pod, result: Err(error) } => {
+                self.cluster.preempting.remove(&pod.key);
                 tracing::warn!(pod = pod.key, uid = pod.uid(), %error, "couldn't remove a pod to make room");
                 self.queue.activate(&pod.key, self.handle.env.monotonic());
             }
@@ -136,7 +167,11 @@ impl Scheduler {
         self.metrics.observe(&SLI, &[&attempt.label()], took);
         self.handle.reports.scheduled(pod, node);
         if let Some(profile) = self.profiles.get(pod.scheduler_name()) {
-            profile.post_bind.iter().for_each(|enabled| enabled.plugin.post_bind(&self.cluster, pod, node));
+            let (metrics, env) = (&self.metrics, &self.handle.env);
+            let timer = PointTimer { metrics, env, profile: &profile.scheduler_name };
+            let post_bind =
+                || profile.post_bind.iter().for_each(|enabled| enabled.plugin.post_bind(&self.cluster, pod, node));
+            timer.run("PostBind", post_bind, success);
         }
     }
 

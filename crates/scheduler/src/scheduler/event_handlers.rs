@@ -17,6 +17,7 @@ use crate::{
     informers::InformerEvent,
     plugins::volume_binding,
     pod_info::{PendingPod, PodInfo},
+    scheduler_metrics::EVENT_HANDLING,
 };
 
 impl Scheduler {
@@ -148,9 +149,7 @@ impl Scheduler {
             self.pod_gone(&change.key);
         }
         let nominated = |pod: &Pod| pod.status.as_ref()?.nominated_node_name.clone().filter(|node| !node.is_empty());
-        if change.old.as_ref().is_some_and(|old| nominated(old).is_some()) && nominated(&new).is_none() {
-            self.cluster.cache.withdraw_nomination(&change.key);
-        }
+        let was_nominated = change.old.as_ref().is_some_and(|old| nominated(old).is_some());
         let info = PendingPod::new(new);
         if info.is_finished() {
             return self.pod_gone(&info.key);
@@ -158,14 +157,17 @@ impl Scheduler {
         if info.node_name().is_some() {
             return self.pod_placed(info.info());
         }
+        if info.nominated_node_name().is_none() {
+            self.cluster.cache.nomination_seen(&info, was_nominated);
+        }
         let Some(profile) = self.profiles.get(info.scheduler_name()) else { return };
         // While a binding is on its way the decision stands; its outcome says what follows.
         if self.in_flight.contains_key(&info.key) || self.cluster.cache.is_assumed(&info.key) {
             return;
         }
         let readiness = profile.run_pre_enqueue(&self.cluster, &info);
-        if let Some(node) = info.nominated_node_name() {
-            self.cluster.cache.nominate(info.info(), node);
+        if info.nominated_node_name().is_some() {
+            self.cluster.cache.nomination_seen(&info, was_nominated);
         }
         self.queue.add(Arc::new(info), readiness, self.handle.env.monotonic());
     }
@@ -180,7 +182,8 @@ impl Scheduler {
             }
             _ => drop(self.end_flight(&info.key)),
         }
-        self.cluster.cache.withdraw_nomination(&info.key);
+        self.cluster.cache.forget_nomination(&info.key);
+        self.cluster.preempting.remove(&info.key);
         let before = self.cluster.cache.pod(&info.key).cloned();
         let confirmed = before.is_some() && !self.cluster.cache.is_assumed(&info.key);
         self.cluster.cache.set_pod(info.clone());
@@ -198,7 +201,8 @@ impl Scheduler {
         self.diagnoses.forget(key);
         self.end_flight(key);
         let nominated = self.cluster.cache.nomination(key).is_some();
-        self.cluster.cache.withdraw_nomination(key);
+        self.cluster.cache.forget_nomination(key);
+        self.cluster.preempting.remove(key);
         let waiting = self.queue.remove(key);
         let placed = self.cluster.cache.remove_pod(key);
         // One that only held a place by nomination makes room too.
@@ -219,12 +223,13 @@ impl Scheduler {
             return;
         }
         let (profiles, cluster) = (&self.profiles, &self.cluster);
-        self.queue.move_for_event(event.label(action), self.handle.env.monotonic(), |pod| {
-            match profiles.get(pod.info.scheduler_name()) {
-                Some(profile) => profile.queueing_hint(cluster, &pod.info, pod.unschedulable_plugins, event),
-                None => QueueingHint::Skip,
-            }
+        let (label, began) = (event.label(action), self.handle.env.monotonic());
+        self.queue.move_for_event(label, began, |pod| match profiles.get(pod.info.scheduler_name()) {
+            Some(profile) => profile.queueing_hint(cluster, &pod.info, pod.unschedulable_plugins, event),
+            None => QueueingHint::Skip,
         });
+        let took = self.handle.env.monotonic().saturating_sub(began).as_secs_f64();
+        self.metrics.observe(&EVENT_HANDLING, &[&format!("{}{}", label.0, label.1)], took);
     }
 }
 

@@ -31,7 +31,7 @@ use crate::{
     informers,
     queue::Queue,
     reports::Reports,
-    scheduler_metrics::{ATTEMPTS, DURATION, INCOMING, PENDING},
+    scheduler_metrics::{ATTEMPTS, CACHE_SIZE, DURATION, INCOMING, PENDING, UNSCHEDULABLE},
 };
 
 /// Bindings on their way at once; more wait their turn.
@@ -208,6 +208,17 @@ impl Scheduler {
     fn count_pending(&mut self) {
         for (part, size) in self.queue.sizes() {
             self.metrics.set(&PENDING, &[part], size as f64);
+        }
+        let cache = &self.cluster.cache;
+        for (kind, count) in
+            [("nodes", cache.len()), ("pods", cache.pods_count()), ("assumed_pods", cache.assumed_count())]
+        {
+            self.metrics.set(&CACHE_SIZE, &[kind], count as f64);
+        }
+        for ((plugin, profile), count) in self.queue.take_turned_down() {
+            if let Some(name) = self.profiles.get(&profile).and_then(|profile| profile.plugin_name(plugin)) {
+                self.metrics.set(&UNSCHEDULABLE, &[name, &profile], count as f64);
+            }
         }
         for ((part, (resource, action)), count) in self.queue.take_incoming() {
             self.metrics.add(&INCOMING, &[part, &format!("{resource}{action}")], count as f64);

@@ -14,7 +14,10 @@ use crate::{
     pod_info::{PendingPod, PodInfo},
     queue::QueuedPodInfo,
     scheduler::binding_cycle::Outcome,
-    scheduler_metrics::{PREEMPTIONS, VICTIMS},
+    scheduler_metrics::{
+        ALGORITHM, BATCH_ATTEMPTS, NODE_HINT_SECONDS, PREEMPTION_TASK_SECONDS, PREEMPTION_TASKS, PREEMPTIONS,
+        PointTimer, VICTIMS,
+    },
 };
 
 impl Scheduler {
@@ -23,9 +26,16 @@ impl Scheduler {
         if pod.info.is_terminating() {
             return;
         }
-        let env = self.handle.env.clone();
+        let (env, metrics) = (self.handle.env.clone(), self.metrics.clone());
+        let timer = PointTimer { metrics: &metrics, env: &env, profile: &profile.scheduler_name };
         if self.extenders.is_empty() {
-            match self.classes.choose(&self.cluster, &profile, &pod.info, &env) {
+            let choice = self.classes.choose(&self.cluster, &profile, &pod.info, &env);
+            let is_known = !matches!(choice, Choice::Unknown);
+            let took = env.monotonic().saturating_sub(self.began).as_secs_f64();
+            metrics.observe(&NODE_HINT_SECONDS, &[if is_known { "hint" } else { "no_hint" }, timer.profile], took);
+            let result = if is_known { "hint_used" } else { "no_hint" };
+            metrics.count(&BATCH_ATTEMPTS, &[timer.profile, result]);
+            match choice {
                 Choice::Node(node) => return self.reserve_and_permit(&profile, pod, node),
                 Choice::Refused(diagnosis, clear_nomination) => {
                     return self.park(&profile, pod, diagnosis, clear_nomination.then(String::new));
@@ -34,7 +44,7 @@ impl Scheduler {
             }
         }
         self.cluster.cache.prepare_order();
-        let feasible = match cycle::find_fit(&self.cluster, &profile, &pod.info, &mut self.start, &env) {
+        let feasible = match cycle::find_fit(&self.cluster, &profile, &pod.info, &mut self.start, &timer) {
             Fit::Feasible(feasible) => feasible,
             Fit::Unschedulable(diagnosis, remedy) => {
                 let remedy = agreed(self.extenders.clone(), pod.info.clone(), remedy).await;
@@ -42,7 +52,7 @@ impl Scheduler {
             }
         };
         if self.extenders.is_empty() {
-            let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &[], &env);
+            let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &[], &timer);
             return self.reserve_and_permit(&profile, pod, node);
         }
         let mut diagnosis = Diagnosis::new(self.cluster.cache.len());
@@ -53,7 +63,7 @@ impl Scheduler {
             }
             Ok(feasible) => {
                 let extra = self.extenders.scores(&self.cluster, &pod.info, &feasible).await;
-                let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &extra, &env);
+                let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &extra, &timer);
                 self.reserve_and_permit(&profile, pod, node);
             }
             Err(error) => {
@@ -67,16 +77,31 @@ impl Scheduler {
     /// Counts the pod on its node, then Reserve and Permit; unless somebody holds it back, its binding cycle begins.
     fn reserve_and_permit(&mut self, profile: &Profile, pod: QueuedPodInfo, node: Arc<str>) {
         let info = pod.info.clone();
+        let (env, metrics) = (self.handle.env.clone(), self.metrics.clone());
+        let timer = PointTimer { metrics: &metrics, env: &env, profile: &profile.scheduler_name };
+        metrics.observe(&ALGORITHM, &[], env.monotonic().saturating_sub(self.began).as_secs_f64());
         let attempt = Attempt { number: pod.attempts, began: self.began, first: pod.first.unwrap_or(self.began) };
         self.cluster.cache.assume(info.info(), &node);
         self.cluster.cache.withdraw_nomination(&info.key);
         self.diagnoses.forget(&info.key);
         let mut state = CycleState::default();
-        let reserved = profile.run_reserve(&mut state, &mut self.cluster, &info, &node);
+        let reserve = || profile.run_reserve(&mut state, &mut self.cluster, &info, &node);
+        let reserved = timer.run("Reserve", reserve, |reserved| match reserved {
+            Ok(()) => "Success",
+            Err((.., status)) => status.code.as_str(),
+        });
         let waiting_pods = &self.handle.waiting_pods;
-        let permitted = reserved.and_then(|()| profile.run_permit(waiting_pods, &self.cluster, &info, &node));
+        let permitted = reserved.and_then(|()| {
+            let permit = || profile.run_permit(waiting_pods, &self.cluster, &info, &node);
+            timer.run("Permit", permit, |permitted| match permitted {
+                Ok(waits) if waits.is_empty() => "Success",
+                Ok(_) => "Wait",
+                Err((.., status)) => status.code.as_str(),
+            })
+        });
         let has_work = profile.pre_bind.iter().any(|p| p.plugin.has_pre_bind_work(&state, &info, &node));
-        let mut flight = InFlight { pod, attempt, node: node.clone(), state, nominated: false };
+        let mut flight =
+            InFlight { pod, attempt, node: node.clone(), state, nominated: false, held_since: env.monotonic() };
         let waits = match permitted {
             Ok(waits) => waits,
             Err(refusal) => {
@@ -107,7 +132,7 @@ impl Scheduler {
                 works.into_iter().for_each(|work| self.carry_out(&pod, work));
                 diagnosis.post_filter_message = message;
                 if clear_nomination {
-                    self.cluster.cache.withdraw_nomination(&pod.info.key);
+                    self.cluster.cache.clear_nomination(&pod.info);
                 }
                 let diagnosis = Arc::new(diagnosis);
                 if self.extenders.is_empty() {
@@ -138,16 +163,27 @@ impl Scheduler {
         let below = |other: &&Arc<PodInfo>| other.priority < pod.info.priority;
         let lower: Vec<_> = self.cluster.cache.nominated_on(&node).iter().filter(below).cloned().collect();
         for other in lower {
-            self.cluster.cache.withdraw_nomination(&other.key);
+            // What waits here may still say that it is nominated, for the server has not been told yet.
+            match self.queue.get(&other.key) {
+                Some(waiting) => self.cluster.cache.clear_nomination(&waiting),
+                None => self.cluster.cache.withdraw_nomination(&other.key),
+            }
             self.handle.reports.withdraw_nomination(&other);
             self.queue.activate(&other.key, self.handle.env.monotonic());
         }
         self.cluster.cache.nominate(pod.info.info(), &node);
+        self.cluster.preempting.insert(pod.info.key.clone());
         let work = plugin.prepare_candidate(&self.handle, pod.info.clone(), candidate);
         let (outcomes, pod) = (self.outcomes.clone(), pod.info.info());
+        let (env, metrics) = (self.handle.env.clone(), self.metrics.clone());
         self.handle.env.spawn(async move {
+            let began = env.monotonic();
+            let result = work.await;
+            let labels = [if result.is_ok() { "success" } else { "error" }];
+            metrics.count(&PREEMPTION_TASKS, &labels);
+            metrics.observe(&PREEMPTION_TASK_SECONDS, &labels, env.monotonic().saturating_sub(began).as_secs_f64());
             // The scheduler has stopped when nobody listens; then there is nothing left to settle.
-            outcomes.send(Outcome::Preempted { result: work.await, pod }).await.ok();
+            outcomes.send(Outcome::Preempted { result, pod }).await.ok();
         });
         node.to_string()
     }

@@ -21,6 +21,7 @@ use crate::{
     pod_info::{PendingPod, PodInfo},
 };
 
+const WAITS_FOR_VICTIMS: &str = "not eligible due to a terminating pod on the nominated node.";
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 
 /// How many nodes are tried.
@@ -163,14 +164,18 @@ fn eligible(cluster: &Cluster, pod: &PendingPod, diagnosis: &Diagnosis) -> Resul
     if pod.spec().and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
         return Err("not eligible due to preemptionPolicy=Never.");
     }
-    let Some(name) = pod.nominated_node_name().or_else(|| cluster.cache.nomination(&pod.key)) else { return Ok(()) };
+    // Those that are to go for it have not all been told.
+    if cluster.preempting.contains(&pod.key) {
+        return Err(WAITS_FOR_VICTIMS);
+    }
+    let Some(name) = cluster.cache.nominated_node(pod) else { return Ok(()) };
     if diagnosis.verdict(name).is_some_and(|group| !group.resolvable) {
         return Ok(());
     }
     let waits = cluster.cache.node(name).is_some_and(|node| {
         node.pods.iter().any(|other| other.priority < pod.priority && is_leaving_for_another(other))
     });
-    if waits { Err("not eligible due to a terminating pod on the nominated node.") } else { Ok(()) }
+    if waits { Err(WAITS_FOR_VICTIMS) } else { Ok(()) }
 }
 
 fn is_leaving_for_another(pod: &PodInfo) -> bool {
@@ -334,5 +339,26 @@ mod tests {
         let never = named_pod("default", "never", json!({}), never);
         let pods = vec![("a", pod("x", 1, "500m")), ("b", pod("y", 1, "500m"))];
         check(never, pods, None, "not eligible due to preemptionPolicy=Never.");
+    }
+
+    #[test]
+    fn a_pod_waits_for_its_victims_and_for_no_others() {
+        let mut going = (*pod("x", 1, "1").pod).clone();
+        going.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::MIN));
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"});
+        going.status = serde_json::from_value(json!({"conditions": [condition]})).unwrap();
+        let pods = vec![("a", PendingPod::new(Arc::new(going)))];
+        let mut incoming = (*pod("high", 100, "1").pod).clone();
+        incoming.status = serde_json::from_value(json!({"nominatedNodeName": "a"})).unwrap();
+        let incoming = PendingPod::new(Arc::new(incoming));
+        let mut cluster = cluster(&[sized("a", "1", "4Gi"), sized("b", "1", "4Gi")], pods);
+        let mut check = |change: &dyn Fn(&mut Cluster), expected: Result<(), &'static str>| {
+            change(&mut cluster);
+            assert_eq!(eligible(&cluster, &incoming, &Diagnosis::new(2)), expected);
+        };
+        check(&|_| {}, Err(WAITS_FOR_VICTIMS));
+        // Another took the place: its status says so no longer once the server has been told.
+        check(&|cluster| cluster.cache.clear_nomination(&incoming), Ok(()));
+        check(&|cluster| cluster.preempting.extend(["default/high".to_string()]), Err(WAITS_FOR_VICTIMS));
     }
 }
