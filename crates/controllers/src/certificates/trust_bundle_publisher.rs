@@ -12,7 +12,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    common::{meta::delete_options, objects},
+    common::{meta::delete_options, objects, publish_metrics},
     runner::{Context, Controller, Outcome, Setup},
 };
 
@@ -62,6 +62,16 @@ impl TrustBundlePublisher {
 #[async_trait]
 impl Controller for TrustBundlePublisher {
     async fn reconcile(&self, _: &str) -> Outcome {
+        let began = self.context.env.monotonic();
+        let outcome = self.keep_bundle().await;
+        let took = self.context.env.monotonic().saturating_sub(began);
+        publish_metrics::record(&self.context.config.metrics, &publish_metrics::TRUST_BUNDLE, &outcome, took);
+        outcome
+    }
+}
+
+impl TrustBundlePublisher {
+    async fn keep_bundle(&self) -> Outcome {
         let Some(pem) = &self.context.config.root_ca_pem else { return Ok(None) };
         let name = bundle_name(pem);
         self.publish(&name, pem).await?;

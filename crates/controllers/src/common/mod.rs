@@ -9,5 +9,6 @@ pub mod objects;
 pub mod ownership;
 pub mod pod_control;
 pub mod pods;
+pub mod publish_metrics;
 pub mod resources;
 pub mod revisions;

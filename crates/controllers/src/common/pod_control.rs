@@ -27,6 +27,12 @@ const IN_FLIGHT_MAX: usize = 64;
 impl PodControl {
     /// Creates `pods` in batches of 1, 2, 4 …: a template that the server refuses costs one request, not hundreds.
     pub async fn create_all(&self, owner: &str, parent: &ObjectRef, pods: Vec<Pod>) -> Result<usize, ApiError> {
+        let made = self.create_and_count(owner, parent, pods).await;
+        made.result.map(|()| made.succeeded)
+    }
+
+    /// The same, telling how many were made even where some were not.
+    pub async fn create_and_count(&self, owner: &str, parent: &ObjectRef, pods: Vec<Pod>) -> Made {
         slow_start(pods, |pod| self.create(owner, parent, pod)).await
     }
 
@@ -112,26 +118,27 @@ pub fn namespace_terminating(error: &ApiError) -> bool {
     causes.into_iter().flatten().any(|cause| cause["reason"] == "NamespaceTerminating")
 }
 
-/// Runs `work` on batches of 1, 2, 4 …; stops after the first batch with a failure. Counts the successes.
-async fn slow_start<T, F: Future<Output = Result<(), ApiError>>>(
-    items: Vec<T>,
-    work: impl Fn(T) -> F,
-) -> Result<usize, ApiError> {
-    let (mut items, mut batch, mut done) = (items.into_iter().peekable(), 1, 0);
-    while items.peek().is_some() {
-        let mut failure = None;
+/// How many were made, how many could not be, and the last reason. Those after the first failures were not tried.
+pub struct Made {
+    pub succeeded: usize,
+    pub failed: usize,
+    pub result: Result<(), ApiError>,
+}
+
+/// Runs `work` on batches of 1, 2, 4 …; stops after the first batch with a failure.
+async fn slow_start<T, F: Future<Output = Result<(), ApiError>>>(items: Vec<T>, work: impl Fn(T) -> F) -> Made {
+    let (mut items, mut batch) = (items.into_iter().peekable(), 1);
+    let mut made = Made { succeeded: 0, failed: 0, result: Ok(()) };
+    while items.peek().is_some() && made.result.is_ok() {
         for result in join_all(items.by_ref().take(batch).map(&work)).await {
             match result {
-                Ok(()) => done += 1,
-                Err(error) => failure = Some(error),
+                Ok(()) => made.succeeded += 1,
+                Err(error) => (made.failed, made.result) = (made.failed + 1, Err(error)),
             }
-        }
-        if let Some(error) = failure {
-            return Err(error);
         }
         batch = (batch * 2).min(IN_FLIGHT_MAX);
     }
-    Ok(done)
+    made
 }
 
 #[cfg(test)]
@@ -144,14 +151,15 @@ mod tests {
     async fn batches_double_and_stop_at_a_failure() {
         let check = async |count: usize, fails_from: usize, calls: usize| {
             let made = AtomicUsize::new(0);
-            let result = slow_start((0..count).collect(), |index| {
+            let found = slow_start((0..count).collect(), |index| {
                 made.fetch_add(1, Ordering::Relaxed);
                 let fails = index >= fails_from;
                 async move { if fails { Err(ApiError::internal("no")) } else { Ok(()) } }
             })
             .await;
             assert_eq!(made.load(Ordering::Relaxed), calls);
-            assert_eq!(result.is_err(), fails_from < count);
+            assert_eq!(found.result.is_err(), fails_from < count);
+            assert_eq!((found.succeeded, found.failed), (calls.min(fails_from), calls.saturating_sub(fails_from)));
         };
         check(10, 100, 10).await;
         check(10, 0, 1).await;

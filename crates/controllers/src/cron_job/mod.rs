@@ -15,6 +15,7 @@ use k8s_openapi::{
     api::batch::v1::{CronJob, CronJobStatus, Job},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use metrics::Family;
 use plan::{Action, job_name, plan, surplus};
 
 use crate::{
@@ -28,6 +29,13 @@ use crate::{
 };
 
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+
+static CREATION_SKEW: Family = Family::histogram(
+    "cronjob_controller_job_creation_skew_duration_seconds",
+    &[],
+    &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0],
+    "How long after its scheduled time a job was created.",
+);
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (crons, jobs) = (setup.informer::<CronJob>(), setup.informer::<Job>());
@@ -160,6 +168,8 @@ impl CronJobs {
         match api.create(&job).await {
             Ok(created) => {
                 self.recorder.normal(about, "SuccessfulCreate", format!("Created job {}", created.name()));
+                let skew = created.created().unwrap_or(at).duration_since(at).as_secs_f64();
+                self.context.config.metrics.observe(&CREATION_SKEW, &[], skew);
                 Ok(Some(created))
             }
             Err(error) if namespace_terminating(&error) => Ok(None),

@@ -52,7 +52,7 @@ pub fn job_name(cron: &CronJob, at: Timestamp) -> String {
 pub fn plan(cron: &CronJob, running: &[Arc<Job>], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let spec = cron.spec.clone().unwrap_or_default();
-    if cron.deleting() || spec.suspend == Some(true) {
+    if cron.deleting() {
         return plan;
     }
     let warn = |reason, message| Action::Event { warning: true, reason, message };
@@ -63,6 +63,9 @@ pub fn plan(cron: &CronJob, running: &[Arc<Job>], now: Timestamp) -> Plan {
             return plan;
         }
     };
+    if spec.suspend == Some(true) {
+        return plan;
+    }
     let schedule = match Schedule::parse(&spec.schedule) {
         Ok(schedule) => schedule,
         Err(error) => {
@@ -227,6 +230,8 @@ mod tests {
             &["2026-01-01T00:10:00Z"],
         );
         check(json!({ "timeZone": "Nowhere/Land" }), "2026-01-01T00:10:00Z", &[], &["UnknownTimeZone"]);
+        let nowhere = json!({ "timeZone": "Nowhere/Land", "suspend": true });
+        check(nowhere, "2026-01-01T00:10:00Z", &[], &["UnknownTimeZone"]);
         check(json!({ "schedule": "bad" }), "2026-01-01T00:10:00Z", &[], &["UnparseableSchedule"]);
         check(json!({ "schedule": "59 23 31 2 *" }), "2026-01-01T00:10:00Z", &[], &["InvalidSchedule"]);
         check(

@@ -11,12 +11,13 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use super::{
     selection,
     slice_control::SliceControl,
+    slice_metrics,
     slice_plan::{MANAGER, plan},
     topology_hints::{is_auto, zone_capacity, zone_shares},
 };
 use crate::{
     common::{indexes, meta::Object},
-    runner::{Controller, Outcome, Setup},
+    runner::{Context, Controller, Outcome, Setup},
 };
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
@@ -50,11 +51,12 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         }
     });
     let recorder = setup.context.recorder("endpoint-slice-controller");
-    let slices = SliceControl::new(setup, MANAGER);
-    Arc::new(EndpointSlices { services, pods, nodes, slices, recorder })
+    let slices = SliceControl::new(setup, MANAGER, &slice_metrics::OF_SERVICES);
+    Arc::new(EndpointSlices { context: setup.context.clone(), services, pods, nodes, slices, recorder })
 }
 
 struct EndpointSlices {
+    context: Context,
     services: Informer<Service>,
     pods: Informer<Pod>,
     nodes: Informer<Node>,
@@ -69,9 +71,13 @@ impl Controller for EndpointSlices {
             self.slices.forget(key);
             return Ok(None);
         };
+        let metrics = &self.context.config.metrics;
         if let Some(left) = self.slices.waiting(key).await? {
+            slice_metrics::looked_at(metrics, "stale");
             return Ok(Some(left));
         }
+        let distribution = service.spec.as_ref().and_then(|spec| spec.traffic_distribution.clone());
+        self.slices.metrics.distribution(metrics, key, distribution.as_deref());
         let existing = self.slices.existing(key);
         let pods = selection::selected_pods(&self.pods, &service);
         let shares = || zone_shares(self.nodes.list().iter().map(|node| &**node));
@@ -79,7 +85,10 @@ impl Controller for EndpointSlices {
         if let Some(why) = &plan.hints_refused {
             self.recorder.warning(&reference(&*service), "TopologyAwareHintsDisabled", why.clone());
         }
-        let result = self.slices.carry_out(key, plan).await;
+        let changed = plan.create.len() + plan.update.len() + plan.delete.len();
+        slice_metrics::slices_changed(metrics, is_auto(&service), &distribution.unwrap_or_default(), changed);
+        let result = self.slices.carry_out(key, &existing, plan).await;
+        slice_metrics::looked_at(metrics, if result.is_ok() { "success" } else { "error" });
         if let Err(error) = &result
             && !error.is_conflict()
         {

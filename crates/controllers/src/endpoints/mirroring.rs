@@ -13,16 +13,34 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use metrics::Family;
 
 use super::{
     selection::{self, LAST_CHANGE},
     slice_control::SliceControl,
+    slice_metrics,
     slice_plan::{MANAGED_BY, Plan, SERVICE_NAME, Template, Wanted, arrange},
 };
 use crate::{
     common::meta::Object,
-    runner::{Controller, Outcome, Setup},
+    runner::{Context, Controller, Outcome, Setup},
 };
+
+/// From two, each twice the one before.
+const SKIPPED_BUCKETS: &[f64] =
+    &[2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0];
+static SKIPPED: Family = Family::histogram(
+    "endpoint_slice_mirroring_controller_addresses_skipped_per_sync",
+    &[],
+    SKIPPED_BUCKETS,
+    "Addresses that a look at Endpoints left out.",
+);
+static SYNC_SECONDS: Family = Family::histogram(
+    "endpoint_slice_mirroring_controller_endpoints_sync_duration",
+    &[],
+    &[0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384],
+    "How long it took to look at Endpoints.",
+);
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
@@ -34,12 +52,13 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (endpoints, services) = (setup.informer::<Endpoints>(), setup.informer::<Service>());
     setup.on_keys(&endpoints);
     setup.on_keys(&services);
-    let slices = SliceControl::new(setup, MANAGER);
+    let slices = SliceControl::new(setup, MANAGER, &slice_metrics::OF_ENDPOINTS);
     let recorder = setup.context.recorder("endpoint-slice-mirroring-controller");
-    Arc::new(Mirroring { endpoints, services, slices, recorder })
+    Arc::new(Mirroring { context: setup.context.clone(), endpoints, services, slices, recorder })
 }
 
 struct Mirroring {
+    context: Context,
     endpoints: Informer<Endpoints>,
     services: Informer<Service>,
     slices: SliceControl,
@@ -119,6 +138,16 @@ fn template(endpoints: &Endpoints) -> Template {
 #[async_trait]
 impl Controller for Mirroring {
     async fn reconcile(&self, key: &str) -> Outcome {
+        let began = self.context.env.monotonic();
+        let outcome = self.mirror(key).await;
+        let took = self.context.env.monotonic().saturating_sub(began);
+        self.context.config.metrics.observe(&SYNC_SECONDS, &[], took.as_secs_f64());
+        outcome
+    }
+}
+
+impl Mirroring {
+    async fn mirror(&self, key: &str) -> Outcome {
         if let Some(left) = self.slices.waiting(key).await? {
             return Ok(Some(left));
         }
@@ -128,6 +157,7 @@ impl Controller for Mirroring {
         let plan = match endpoints.filter(|_| selectorless) {
             Some(endpoints) => {
                 let skipped = skipped(&endpoints);
+                self.context.config.metrics.observe(&SKIPPED, &[], skipped as f64);
                 if skipped > 0 {
                     let message = format!(
                         "A max of {ADDRESSES_PER_SUBSET_MAX} addresses can be mirrored to EndpointSlices per Endpoints subset. \
@@ -137,10 +167,13 @@ impl Controller for Mirroring {
                 }
                 plan(&endpoints, &existing)
             }
-            None if existing.is_empty() => return Ok(None),
-            None => Plan { delete: existing, ..Plan::default() },
+            None if existing.is_empty() => {
+                self.slices.forget(key);
+                return Ok(None);
+            }
+            None => Plan { delete: existing.clone(), ..Plan::default() },
         };
-        self.slices.carry_out(key, plan).await.map(|()| None)
+        self.slices.carry_out(key, &existing, plan).await.map(|()| None)
     }
 }
 

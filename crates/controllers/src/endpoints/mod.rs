@@ -7,6 +7,7 @@ mod legacy;
 mod mirroring;
 mod selection;
 mod slice_control;
+mod slice_metrics;
 mod slice_plan;
 mod subsets;
 mod topology_hints;

@@ -8,7 +8,10 @@ use api::ApiError;
 use client::Informer;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::slice_plan::{MANAGED_BY, Plan, SERVICE_NAME};
+use super::{
+    slice_metrics::{self, Families, SliceMetrics},
+    slice_plan::{MANAGED_BY, Plan, SERVICE_NAME},
+};
 use crate::{
     common::{
         expectations::Expectations,
@@ -25,11 +28,13 @@ pub struct SliceControl {
     slices: Informer<EndpointSlice>,
     expectations: Expectations,
     manager: &'static str,
+    families: &'static Families,
+    pub metrics: SliceMetrics,
 }
 
 impl SliceControl {
     /// Changes of the manager's slices queue their service.
-    pub fn new(setup: &mut Setup, manager: &'static str) -> Self {
+    pub fn new(setup: &mut Setup, manager: &'static str, families: &'static Families) -> Self {
         let slices = setup.informer::<EndpointSlice>();
         slices.add_index(SERVICE, |object| {
             let namespace = object.meta.namespace.as_deref().unwrap_or_default();
@@ -52,7 +57,8 @@ impl SliceControl {
                 queue.add(service);
             }
         });
-        Self { context: setup.context.clone(), slices, expectations, manager }
+        let (context, metrics) = (setup.context.clone(), SliceMetrics::default());
+        Self { context, slices, expectations, manager, families, metrics }
     }
 
     /// How long own writes are still to be waited for; `None` when the cache shows them all.
@@ -78,6 +84,7 @@ impl SliceControl {
 
     pub fn forget(&self, service: &str) {
         self.expectations.forget(service);
+        self.metrics.forget(&self.context.config.metrics, self.families, service);
     }
 
     pub fn existing(&self, service: &str) -> Vec<Arc<EndpointSlice>> {
@@ -86,7 +93,9 @@ impl SliceControl {
         slices
     }
 
-    pub async fn carry_out(&self, service: &str, plan: Plan) -> Result<(), ApiError> {
+    pub async fn carry_out(&self, service: &str, existing: &[Arc<EndpointSlice>], plan: Plan) -> Result<(), ApiError> {
+        let (metrics, families) = (&self.context.config.metrics, self.families);
+        self.metrics.synced(metrics, families, service, &slice_metrics::effect(existing, &plan));
         let (namespace, name) = meta::split(service);
         let api = self.context.client.namespaced::<EndpointSlice>(namespace);
         for mut slice in plan.create {
@@ -96,9 +105,11 @@ impl SliceControl {
                 self.expectations.created(service, &slice.key());
                 return if namespace_terminating(&error) { Ok(()) } else { Err(error) };
             }
+            slice_metrics::written(metrics, families, "create");
         }
         for slice in plan.update {
             api.replace(slice.name(), &slice).await?;
+            slice_metrics::written(metrics, families, "update");
         }
         for slice in plan.delete.iter().filter(|slice| !slice.deleting()) {
             self.expectations.expect_deleted(service, slice.uid(), &slice.key());
@@ -107,7 +118,9 @@ impl SliceControl {
                 if !error.is_not_found() {
                     return Err(error);
                 }
+                continue;
             }
+            slice_metrics::written(metrics, families, "delete");
         }
         Ok(())
     }

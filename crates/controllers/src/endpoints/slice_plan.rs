@@ -24,7 +24,7 @@ use crate::common::{meta::Object, pods};
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-const ENDPOINTS_PER_SLICE_MAX: usize = 100;
+pub const ENDPOINTS_PER_SLICE_MAX: usize = 100;
 
 #[derive(Debug, Default)]
 pub struct Plan {

@@ -5,6 +5,7 @@
 mod backoff;
 mod failures;
 mod indexes;
+mod job_metrics;
 mod plan;
 mod policy;
 mod ttl;
@@ -20,7 +21,7 @@ use k8s_openapi::api::{
     core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod},
 };
 use parking_lot::Mutex;
-use plan::{FINALIZER, INDEX, Input, NewPod};
+use plan::{FINALIZER, INDEX, Input, NewPod, Plan, tracked};
 use serde_json::json;
 
 pub use plan::finished;
@@ -50,7 +51,9 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     setup.on_keys(&jobs);
     setup.on(&pods, {
         let (jobs, expectations) = (jobs.clone(), expectations.clone());
+        let metrics = setup.context.config.metrics.clone();
         move |change, queue| {
+            job_metrics::pod_changed(&metrics, change.old.as_deref(), change.new.as_deref());
             let Some(pod) = change.new.as_ref().or(change.old.as_ref()) else { return };
             let before = change.old.as_ref().and_then(|old| old.controller().filter(|o| o.kind == "Job"));
             if let Some(before) = before.filter(|o| pod.controller().is_none_or(|now| now.uid != o.uid)) {
@@ -77,8 +80,11 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         }
     });
     setup.on(&jobs, {
-        let pods = pods.clone();
+        let (pods, metrics) = (pods.clone(), setup.context.config.metrics.clone());
         move |change, queue| {
+            if let (None, Some(manager)) = (&change.old, change.new.as_ref().and_then(|job| other_manager(job))) {
+                job_metrics::job_added(&metrics, manager);
+            }
             let Some(gone) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
             for pod in pods.by_index(pod_indexes::CONTROLLER, gone.uid()).iter().filter(|p| tracked(p)) {
                 queue.add(format!("{ORPHAN}{}", pod.key()));
@@ -106,8 +112,9 @@ fn selector(job: &Job) -> Option<LabelSelector> {
     Some(selector).filter(|s| !s.is_empty())
 }
 
-fn tracked(pod: &Pod) -> bool {
-    pod.finalizers().iter().any(|f| f == FINALIZER)
+/// Who runs the job, if it is not us.
+fn other_manager(job: &Job) -> Option<&str> {
+    job.spec.as_ref()?.managed_by.as_deref().filter(|manager| *manager != MANAGER)
 }
 
 struct Jobs {
@@ -130,44 +137,57 @@ impl Controller for Jobs {
             self.backoffs.lock().remove(key);
             return Ok(None);
         };
-        let manager = job.spec.as_ref().and_then(|s| s.managed_by.as_deref());
-        if manager.is_some_and(|manager| manager != MANAGER) {
+        if other_manager(&job).is_some() {
             return Ok(None);
         }
+        let began = self.context.env.monotonic();
         let waiting = self.control.waiting(key).await?;
         let pods = self.claim(&job).await?;
         let now = self.context.env.now();
         let known = self.backoffs.lock().remove(key).filter(|(uid, _)| uid == job.uid()).map(|(_, backoff)| backoff);
         let behind = waiting.is_some();
-        let plan = plan::plan(&Input { job: &job, pods: &pods, behind, backoff: known.as_ref(), now });
+        let mut plan = plan::plan(&Input { job: &job, pods: &pods, behind, backoff: known.as_ref(), now });
+        let result = self.carry_out(key, &job, &mut plan).await;
         if finished(&job).is_none() {
-            self.backoffs.lock().insert(key.to_string(), (job.uid().to_string(), plan.backoff));
+            let took = self.context.env.monotonic().saturating_sub(began);
+            job_metrics::synced(&self.context.config.metrics, &job, &plan, result.is_ok(), took);
         }
-        if job.status.as_ref() != Some(&plan.status) && finished(&job).is_none() && !job.deleting() {
-            let mut job = (*job).clone();
-            job.status = Some(plan.status.clone());
+        result?;
+        Ok([plan.again, waiting].into_iter().flatten().min())
+    }
+}
+
+impl Jobs {
+    async fn carry_out(&self, key: &str, job: &Job, plan: &mut Plan) -> Result<(), ApiError> {
+        let metrics = &self.context.config.metrics;
+        if finished(job).is_none() {
+            let backoff = std::mem::take(&mut plan.backoff);
+            self.backoffs.lock().insert(key.to_string(), (job.uid().to_string(), backoff));
+        }
+        if job.status.as_ref() != Some(&plan.status) && finished(job).is_none() && !job.deleting() {
+            let mut changed = job.clone();
+            changed.status = Some(plan.status.clone());
             let api = self.context.client.namespaced::<Job>(job.namespace());
-            match api.replace_status(job.name(), &job).await {
-                Err(error) if error.is_not_found() => return Ok(None),
+            match api.replace_status(job.name(), &changed).await {
+                Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) => return Err(error),
-                Ok(_) => {}
+                Ok(_) => job_metrics::status_written(metrics, job, plan),
             }
         }
-        let about = reference(&*job);
-        for (kind, reason, message) in plan.events {
+        let about = reference(job);
+        for (kind, reason, message) in std::mem::take(&mut plan.events) {
             self.control.recorder.event(&about, kind, &reason, message);
         }
         for pod in &plan.release {
             self.release(pod).await?;
         }
         self.control.delete_all(key, &about, &plan.delete).await?;
-        let new = plan.create.iter().map(|new| self.pod(&job, new)).collect();
-        self.control.create_all(key, &about, new).await?;
-        Ok([plan.again, waiting].into_iter().flatten().min())
+        let new = plan.create.iter().map(|new| self.pod(job, new)).collect();
+        let made = self.control.create_and_count(key, &about, new).await;
+        job_metrics::pods_created(metrics, job, plan, made.succeeded, made.failed);
+        made.result
     }
-}
 
-impl Jobs {
     async fn claim(&self, job: &Job) -> Result<Vec<Arc<Pod>>, ApiError> {
         let mut pods = self.pods.by_index(pod_indexes::CONTROLLER, job.uid());
         let Some(selector) = selector(job) else { return Ok(pods) };

@@ -60,6 +60,10 @@ pub struct Plan {
     pub events: Vec<(EventType, String, String)>,
     pub backoff: Backoff,
     pub again: Option<Duration>,
+    /// The actions of the failure policy's rules that matched the failed pods which this status counts or passes over.
+    pub handled: Vec<String>,
+    /// Failed pods, counted or about to be.
+    pub failed: i32,
 }
 
 pub fn finished(job: &Job) -> Option<&JobCondition> {
@@ -71,7 +75,7 @@ pub fn index_of(pod: &Pod) -> Option<i32> {
     pod.annotation(INDEX)?.parse().ok().filter(|index| *index >= 0)
 }
 
-fn tracked(pod: &Pod) -> bool {
+pub fn tracked(pod: &Pod) -> bool {
     pod.finalizers().iter().any(|f| f == FINALIZER)
 }
 
@@ -134,6 +138,7 @@ impl Planner<'_> {
             }
         }
         self.write_counts();
+        self.plan.failed = self.total_failed();
         self.plan.status = self.status;
         self.plan
     }

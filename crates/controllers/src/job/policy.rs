@@ -21,6 +21,21 @@ pub enum Ruling {
 }
 
 pub fn ruling(job: &Job, pod: &Pod) -> Ruling {
+    match matching_rule(job, pod) {
+        Some(("Ignore", _)) => Ruling::Ignore,
+        Some(("FailIndex", _)) => Ruling::FailIndex,
+        Some(("FailJob", message)) => Ruling::FailJob(message),
+        _ => Ruling::Count,
+    }
+}
+
+/// The action of the rule that matches, as it is written.
+pub fn matched_action<'a>(job: &'a Job, pod: &Pod) -> Option<&'a str> {
+    matching_rule(job, pod).map(|(action, _)| action)
+}
+
+/// The action of the first rule that matches, and what to say of it.
+fn matching_rule<'a>(job: &'a Job, pod: &Pod) -> Option<(&'a str, String)> {
     let policy = job.spec.as_ref().and_then(|s| s.pod_failure_policy.as_ref());
     for (index, rule) in policy.into_iter().flat_map(|p| p.rules.iter()).enumerate() {
         let action = rule.action.as_str();
@@ -39,15 +54,10 @@ pub fn ruling(job: &Job, pod: &Pod) -> Ruling {
             (None, None) => None,
         };
         if let Some(message) = found {
-            return match action {
-                "Ignore" => Ruling::Ignore,
-                "FailIndex" => Ruling::FailIndex,
-                "FailJob" => Ruling::FailJob(message),
-                _ => Ruling::Count,
-            };
+            return Some((action, message));
         }
     }
-    Ruling::Count
+    None
 }
 
 fn matching_container<'a>(

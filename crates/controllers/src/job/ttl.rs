@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use client::Informer;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
+use metrics::Family;
 
 use super::finished;
 use crate::{
@@ -17,6 +18,13 @@ use crate::{
     },
     runner::{Context, Controller, Outcome, Setup},
 };
+
+static DELETION_SECONDS: Family = Family::histogram(
+    "ttl_after_finished_controller_job_deletion_duration_seconds",
+    &[],
+    &[0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2],
+    "How long jobs were still there after their TTL had passed.",
+);
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let jobs = setup.informer::<Job>();
@@ -59,7 +67,12 @@ impl Controller for TtlAfterFinished {
         options.propagation_policy = Some("Foreground".into());
         match api.delete(name, &options).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
-            _ => Ok(None),
+            Err(_) => Ok(None),
+            Ok(_) => {
+                let late = self.context.env.now().duration_since(at).as_secs_f64();
+                self.context.config.metrics.observe(&DELETION_SECONDS, &[], late);
+                Ok(None)
+            }
         }
     }
 }

@@ -17,11 +17,19 @@ pub struct RemainingContent {
     /// By finalizer: how many objects hold it.
     pub finalizers: BTreeMap<String, usize>,
     pub errors: Vec<String>,
+    /// By group and version: why a server can't say what it has.
+    pub undiscovered: BTreeMap<String, String>,
 }
 
 impl RemainingContent {
     pub fn any(&self) -> bool {
-        !self.resources.is_empty() || !self.errors.is_empty()
+        !self.resources.is_empty() || !self.errors.is_empty() || !self.undiscovered.is_empty()
+    }
+
+    pub fn discovery_failure(&self) -> Option<String> {
+        let failures: Vec<_> = self.undiscovered.iter().map(|(server, why)| format!("{server}: {why}")).collect();
+        let all = || format!("unable to retrieve the complete list of server APIs: {}", failures.join(", "));
+        (!failures.is_empty()).then(all)
     }
 }
 
@@ -34,12 +42,17 @@ pub fn status(old: &NamespaceStatus, remains: &RemainingContent, now: Timestamp)
     };
     let failed = !remains.errors.is_empty();
     let wanted: [(&str, bool, &str, String); 5] = [
-        (
-            "NamespaceDeletionDiscoveryFailure",
-            false,
-            "ResourcesDiscovered",
-            "All resources successfully discovered".into(),
-        ),
+        match remains.discovery_failure() {
+            Some(failure) => {
+                let count = remains.undiscovered.len();
+                let message = format!("Discovery failed for some groups, {count} failing: {failure}");
+                ("NamespaceDeletionDiscoveryFailure", true, "DiscoveryFailed", message)
+            }
+            None => {
+                let message = "All resources successfully discovered".into();
+                ("NamespaceDeletionDiscoveryFailure", false, "ResourcesDiscovered", message)
+            }
+        },
         (
             "NamespaceDeletionGroupVersionParsingFailure",
             false,
@@ -117,7 +130,15 @@ mod tests {
             resources: [("pods.".to_string(), 2)].into(),
             finalizers: [("example.com/hold".to_string(), 1)].into(),
             errors: vec!["no".into()],
+            undiscovered: [("a.b/v1".to_string(), "stale GroupVersion discovery: a.b/v1".to_string())].into(),
         };
+        check(
+            &some,
+            "NamespaceDeletionDiscoveryFailure",
+            "True",
+            "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: a.b/v1: \
+             stale GroupVersion discovery: a.b/v1",
+        );
         check(
             &some,
             "NamespaceContentRemaining",

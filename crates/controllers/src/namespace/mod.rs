@@ -1,16 +1,21 @@
 //! Empties namespaces that are being deleted, then lets them go.
-//! `conditions` is the core; resources come from the table and from custom resource definitions.
+//! `conditions` is the core; resources come from the table, from custom resource definitions and from `extension_servers`.
 //! The finalizer `kubernetes` is removed only after every resource was seen empty.
 
 mod conditions;
+mod extension_servers;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use api::{ApiError, Resource};
 use async_trait::async_trait;
 use client::{Informer, ListParams};
 use conditions::{RemainingContent, status};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::DeleteOptions};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -20,6 +25,8 @@ use crate::{
 };
 
 const FINALIZER: &str = "kubernetes";
+/// As upstream looks again at what has finalizers.
+const UNFOLLOWED_INTERVAL: Duration = Duration::from_secs(8);
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let namespaces = setup.informer::<Namespace>();
@@ -57,12 +64,13 @@ impl Controller for Namespaces {
                 Err(error) => return Err(error),
             }
         }
-        if let Some(error) = remains.errors.first() {
+        if let Some(error) = remains.errors.first().cloned().or_else(|| remains.discovery_failure()) {
             return Err(ApiError::internal(format!("failed to delete the content of {key}: {error}")));
         }
         if remains.any() {
             // The end of what remains wakes us. What ended before we began to listen is seen by looking once more.
-            return Ok(self.follow(&remains).then_some(Duration::ZERO));
+            let again = self.follow(&remains).then_some(Duration::ZERO);
+            return Ok(again.or(self.has_unfollowed(&remains).then_some(UNFOLLOWED_INTERVAL)));
         }
         if let Some(spec) = &mut namespace.spec {
             spec.finalizers = Some(finalizers.into_iter().filter(|f| f != FINALIZER).collect());
@@ -101,11 +109,24 @@ impl Namespaces {
         began
     }
 
+    /// Whether something remains of what other servers keep, whose removals nobody tells us.
+    fn has_unfollowed(&self, remains: &RemainingContent) -> bool {
+        let followed: HashSet<String> = self.context.resources.all().iter().map(|resource| title(resource)).collect();
+        remains.resources.keys().any(|name| !followed.contains(name))
+    }
+
     /// Pods first: what they use must outlive them.
     async fn delete_content(&self, namespace: &str) -> RemainingContent {
         let mut remains = RemainingContent::default();
         let mut resources = self.context.resources.all();
         resources.retain(|resource| resource.namespaced());
+        match extension_servers::discover(&self.context.client).await {
+            Ok(found) => {
+                resources.extend(found.resources);
+                remains.undiscovered = found.failures;
+            }
+            Err(error) => remains.errors.push(error.message.clone()),
+        }
         resources.sort_by_key(|resource| resource.group_resource() != "pods");
         for resource in resources {
             if let Err(error) = self.delete_resource(&resource, namespace, &mut remains).await {
@@ -114,11 +135,23 @@ impl Namespaces {
                     remains.errors.push(error.message.clone());
                 }
             }
-            if resource.group_resource() == "pods" && remains.any() {
+            let is_unfinished = !remains.resources.is_empty() || !remains.errors.is_empty();
+            if resource.group_resource() == "pods" && is_unfinished {
                 return remains;
             }
         }
         remains
+    }
+
+    async fn delete_each(&self, resource: &Resource, namespace: &str, items: &[Value]) -> Result<(), ApiError> {
+        let options = DeleteOptions { propagation_policy: Some("Background".into()), ..DeleteOptions::default() };
+        for name in items.iter().filter_map(|item| item["metadata"]["name"].as_str()) {
+            match objects::delete(&self.context.client, resource, namespace, name, &options).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     async fn delete_resource(
@@ -133,7 +166,11 @@ impl Namespaces {
             return Ok(());
         }
         if items.iter().any(|item| item["metadata"]["deletionTimestamp"].is_null()) {
-            objects::delete_all(client, resource, namespace).await?;
+            match objects::delete_all(client, resource, namespace).await {
+                // An extension server need not be able to delete them together.
+                Err(error) if error.code == 405 => self.delete_each(resource, namespace, &items).await?,
+                deleted => deleted?,
+            }
         }
         let items = objects::list(client, resource, namespace).await?;
         if items.is_empty() {

@@ -12,10 +12,11 @@ use async_trait::async_trait;
 use client::{EventRecorder, Informer, Patch, reference};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
+use metrics::Metrics;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::ranges::Range;
+use super::{ipam_metrics, ranges::Range};
 use crate::runner::{Context, Controller, Outcome, Setup};
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
@@ -29,8 +30,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         };
         Range::new(*net, prefix, &config.service_cidrs)
     });
-    let state =
-        Mutex::new(State { ranges: ranges.collect(), nodes: HashMap::new(), refused: BTreeSet::new(), scanned: false });
+    let state = Mutex::new(State::new(ranges.collect(), config.metrics.clone()));
     let recorder = setup.context.recorder("cidrAllocator");
     Arc::new(Ipam { context: setup.context.clone(), nodes, state, recorder })
 }
@@ -41,6 +41,7 @@ struct State {
     /// Nodes whose range is not counted.
     refused: BTreeSet<String>,
     scanned: bool,
+    metrics: Metrics,
 }
 
 struct Ipam {
@@ -57,6 +58,29 @@ fn given(node: &Node) -> Vec<IpNet> {
 }
 
 impl State {
+    fn new(ranges: Vec<Range>, metrics: Metrics) -> Self {
+        let state = Self { ranges, nodes: HashMap::new(), refused: BTreeSet::new(), scanned: false, metrics };
+        state.show();
+        state
+    }
+
+    fn show(&self) {
+        for range in &self.ranges {
+            ipam_metrics::show(&self.metrics, &range.net().to_string(), range.used(), range.count());
+        }
+    }
+
+    /// Counts what has been done to the ranges that these parts are of.
+    fn record(&self, nets: &[IpNet], count: fn(&Metrics, &str, usize)) {
+        for range in &self.ranges {
+            let parts = nets.iter().filter(|net| range.contains(net)).count();
+            if parts > 0 {
+                count(&self.metrics, &range.net().to_string(), parts);
+            }
+        }
+        self.show();
+    }
+
     /// Counts the ranges as the node's. Those that can't be are told with the reason, and none is counted.
     fn occupy(&mut self, name: &str, nets: Vec<IpNet>) -> Result<(), String> {
         if let Some(problem) = nets.iter().find_map(|net| self.problem(name, net)) {
@@ -67,6 +91,7 @@ impl State {
         for net in &nets {
             self.ranges.iter_mut().for_each(|range| range.occupy(net));
         }
+        self.record(&nets, ipam_metrics::allocated);
         self.refused.remove(name);
         self.nodes.insert(name.to_string(), nets);
         Ok(())
@@ -87,9 +112,11 @@ impl State {
 
     fn release(&mut self, name: &str) {
         self.refused.remove(name);
-        for net in self.nodes.remove(name).unwrap_or_default() {
-            self.ranges.iter_mut().for_each(|range| range.release(&net));
+        let nets = self.nodes.remove(name).unwrap_or_default();
+        for net in &nets {
+            self.ranges.iter_mut().for_each(|range| range.release(net));
         }
+        self.record(&nets, ipam_metrics::released);
     }
 
     /// One part of each range, or none at all.
@@ -109,6 +136,10 @@ impl State {
                 }
             }
         }
+        for range in &self.ranges {
+            ipam_metrics::tried(&self.metrics, &range.net().to_string(), range.in_vain);
+        }
+        self.record(&nets, ipam_metrics::allocated);
         self.nodes.insert(name.to_string(), nets.clone());
         Some(nets)
     }
@@ -197,7 +228,9 @@ mod tests {
     fn a_range_that_is_not_the_clusters_or_another_nodes_is_not_counted() {
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         let ranges = vec![Range::new(net("10.42.0.0/22"), 24, &[])];
-        let mut state = State { ranges, nodes: HashMap::new(), refused: BTreeSet::new(), scanned: true };
+        let metrics = Metrics::default();
+        let mut state = State::new(ranges, metrics.clone());
+        state.scanned = true;
         assert_eq!(state.occupy("a", vec![net("10.42.0.0/24")]), Ok(()));
         for (range, why) in [
             ("0.0.0.0/0", "0.0.0.0/0 is not inside the cluster's pod range"),
@@ -215,5 +248,15 @@ mod tests {
         assert_eq!(state.allocate("c"), Some(vec![net("10.42.2.0/24")]));
         assert_eq!(state.allocate("d"), Some(vec![net("10.42.3.0/24")]));
         assert_eq!(state.allocate("e"), None);
+        state.release("d");
+        for line in [
+            "cirdset_max_cidrs{clusterCIDR=\"10.42.0.0/22\"} 4",
+            "cidrset_usage_cidrs{clusterCIDR=\"10.42.0.0/22\"} 0.75",
+            "cidrset_cidrs_allocations_total{clusterCIDR=\"10.42.0.0/22\"} 4",
+            "cidrset_cidrs_releases_total{clusterCIDR=\"10.42.0.0/22\"} 1",
+            "cidrset_allocation_tries_per_request_count{clusterCIDR=\"10.42.0.0/22\"} 3",
+        ] {
+            assert!(metrics.page().contains(line), "{line}\n{}", metrics.page());
+        }
     }
 }

@@ -20,7 +20,8 @@ use serde_json::json;
 
 use super::{
     conditions::{self, Eviction},
-    zones::{Admission, Zones},
+    node_metrics,
+    zones::{self, Admission, Zones},
 };
 use crate::{
     common::{
@@ -74,8 +75,13 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     setup.on(&nodes, {
         let (heard, env, recorder) = (heard.clone(), setup.context.env.clone(), recorder.clone());
         let (zones, unmarked) = (zones.clone(), unmarked.clone());
+        let metrics = setup.context.config.metrics.clone();
         move |change, queue| {
-            let effect = zones.lock().set(&change.key, change.new.as_deref());
+            let (effect, counts) = {
+                let mut zones = zones.lock();
+                (zones.set(&change.key, change.new.as_deref()), zones.take_changed())
+            };
+            counts.iter().for_each(|figures| node_metrics::show_zone(&metrics, figures));
             effect.wake.into_iter().for_each(|node| queue.add(node));
             if effect.recovered {
                 heard.lock().values_mut().for_each(|at| *at = env.monotonic());
@@ -170,12 +176,17 @@ impl Controller for Lifecycle {
                 "metadata": { "resourceVersion": node.metadata.resource_version },
                 "spec": { "taints": taints },
             });
-            api.patch(key, &Patch::Merge(patch)).await?;
+            let was = conditions::evicts(&node);
+            node = api.patch(key, &Patch::Merge(patch)).await?;
+            if !was && conditions::evicts(&node) {
+                node_metrics::count_eviction(&config.metrics, &zones::zone(&node));
+            }
         }
         if mark {
             self.mark_pods_not_ready(key).await?;
             self.unmarked.lock().done(key);
         }
+        node_metrics::judged(&config.metrics, self.context.env.monotonic().saturating_sub(clock));
         // A silent node has had its verdict; its next sign of life wakes us.
         let deadline = (silence < grace).then(|| grace - silence);
         Ok([deadline, turn].into_iter().flatten().min())

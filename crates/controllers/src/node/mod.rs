@@ -4,7 +4,9 @@
 
 pub mod conditions;
 mod ipam;
+mod ipam_metrics;
 mod lifecycle;
+mod node_metrics;
 mod pod_gc;
 mod ranges;
 mod taint_eviction;

@@ -8,6 +8,7 @@ use api::ApiError;
 use async_trait::async_trait;
 use client::{Informer, Patch};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use metrics::Family;
 use serde_json::json;
 
 use crate::{
@@ -23,6 +24,15 @@ use crate::{
 const QUARANTINE_INTERVAL: Duration = Duration::from_secs(40);
 const FINISHED: &str = "finished pods";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+const DELETION: &[&str] = &["namespace", "reason"];
+static DELETIONS: Family = Family::counter(
+    "pod_gc_collector_force_delete_pods_total",
+    DELETION,
+    "Pods that were to be deleted without asking their kubelet.",
+);
+static DELETION_ERRORS: Family =
+    Family::counter("pod_gc_collector_force_delete_pod_errors_total", DELETION, "Pods that could not be deleted so.");
 
 /// Keys are `finished pods`, a pod's `namespace/name`, or a node's name.
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
@@ -91,7 +101,7 @@ impl Controller for PodGc {
             self.trim_finished().await?;
         } else if key.contains('/') {
             if let Some(pod) = self.pods.get(key).filter(|p| p.deleting() && pods::node_name(p).is_empty()) {
-                self.remove(&pod, None).await?;
+                self.remove(&pod, "unscheduled", None).await?;
             }
         } else {
             self.look_at_node(key).await?;
@@ -105,7 +115,7 @@ impl PodGc {
         if let Some(node) = self.nodes.get(name) {
             if out_of_service(&node) {
                 for pod in self.pods.by_index(indexes::NODE, name).iter().filter(|p| p.deleting()) {
-                    self.remove(pod, None).await?;
+                    self.remove(pod, "out-of-service", None).await?;
                 }
             }
             return Ok(());
@@ -115,7 +125,7 @@ impl PodGc {
             return Ok(());
         }
         for pod in orphans {
-            self.remove(&pod, Some("PodGC: node no longer exists")).await?;
+            self.remove(&pod, "orphaned", Some("PodGC: node no longer exists")).await?;
         }
         Ok(())
     }
@@ -123,13 +133,23 @@ impl PodGc {
     async fn trim_finished(&self) -> Result<(), ApiError> {
         let limit = self.context.config.terminated_pod_gc_threshold;
         for pod in surplus(self.pods.by_index(FINISHED, FINISHED), limit) {
-            self.remove(&pod, None).await?;
+            self.remove(&pod, "terminated", None).await?;
         }
         Ok(())
     }
 
+    async fn remove(&self, pod: &Pod, reason: &str, why: Option<&str>) -> Result<(), ApiError> {
+        let result = self.force_delete(pod, why).await;
+        let metrics = &self.context.config.metrics;
+        metrics.count(&DELETIONS, &[pod.namespace(), reason]);
+        if result.is_err() {
+            metrics.count(&DELETION_ERRORS, &[pod.namespace(), reason]);
+        }
+        result
+    }
+
     /// Deletes at once, without asking any kubelet; says why where the pod had not finished.
-    async fn remove(&self, pod: &Pod, why: Option<&str>) -> Result<(), ApiError> {
+    async fn force_delete(&self, pod: &Pod, why: Option<&str>) -> Result<(), ApiError> {
         let api = self.context.client.namespaced::<Pod>(pod.namespace());
         if !pods::finished(pod) {
             let mut status = json!({ "phase": "Failed" });

@@ -14,18 +14,29 @@ pub struct Range {
     used: HashMap<u128, usize>,
     /// Where to look next: parts are reused as late as possible.
     next: u128,
+    /// Parts that were found taken when one was last asked for.
+    pub in_vain: u128,
 }
 
 impl Range {
     pub fn new(net: IpNet, prefix: u8, reserved: &[IpNet]) -> Self {
-        let mut range = Self { net, prefix: prefix.max(net.prefix_len()), used: HashMap::new(), next: 0 };
+        let mut range = Self { net, prefix: prefix.max(net.prefix_len()), used: HashMap::new(), next: 0, in_vain: 0 };
         for other in reserved {
             range.occupy(other);
         }
         range
     }
 
-    fn count(&self) -> u128 {
+    pub fn net(&self) -> IpNet {
+        self.net
+    }
+
+    /// How many parts are taken.
+    pub fn used(&self) -> usize {
+        self.used.len()
+    }
+
+    pub fn count(&self) -> u128 {
         1 << (self.prefix - self.net.prefix_len()).min(32)
     }
 
@@ -91,7 +102,8 @@ impl Range {
     /// `None` when all parts are taken.
     pub fn allocate(&mut self) -> Option<IpNet> {
         let count = self.count();
-        let index = (0..count).map(|i| (self.next + i) % count).find(|index| !self.used.contains_key(index))?;
+        self.in_vain = (0..count).take_while(|i| self.used.contains_key(&((self.next + i) % count))).count() as u128;
+        let index = Some((self.next + self.in_vain) % count).filter(|_| self.in_vain < count)?;
         self.used.insert(index, 1);
         self.next = (index + 1) % count;
         Some(self.part(index))
@@ -108,7 +120,9 @@ mod tests {
         let mut range = Range::new(net("10.42.0.0/22"), 24, &[net("10.42.1.0/25")]);
         range.occupy(&net("10.42.0.0/24"));
         assert_eq!(range.allocate(), Some(net("10.42.2.0/24")));
+        assert_eq!((range.used(), range.count(), range.in_vain), (3, 4, 2));
         assert_eq!(range.allocate(), Some(net("10.42.3.0/24")));
+        assert_eq!(range.in_vain, 0);
         assert_eq!(range.allocate(), None);
         range.release(&net("10.42.2.0/24"));
         assert_eq!(range.allocate(), Some(net("10.42.2.0/24")));

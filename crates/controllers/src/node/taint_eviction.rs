@@ -17,6 +17,7 @@ use k8s_openapi::{
     api::core::v1::{Node, Pod, Taint},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use metrics::Family;
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -28,6 +29,15 @@ use crate::{
     },
     runner::{Context, Controller, Outcome, Setup},
 };
+
+static DELETIONS: Family =
+    Family::counter("taint_eviction_controller_pod_deletions_total", &[], "Pods that were deleted because of a taint.");
+static DELETION_SECONDS: Family = Family::histogram(
+    "taint_eviction_controller_pod_deletion_duration_seconds",
+    &[],
+    &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0],
+    "How long after they had to go pods were deleted.",
+);
 
 /// By node, then by key and value: when a taint without a date was first seen. People rarely give one.
 #[derive(Clone, Default)]
@@ -170,7 +180,13 @@ impl Controller for TaintEviction {
         }
         match api.delete(pod.name(), &delete_options(pod.uid())).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
-            _ => Ok(None),
+            Err(_) => Ok(None),
+            Ok(_) => {
+                let late = self.context.env.now().duration_since(at).as_secs_f64();
+                self.context.config.metrics.count(&DELETIONS, &[]);
+                self.context.config.metrics.observe(&DELETION_SECONDS, &[], late);
+                Ok(None)
+            }
         }
     }
 }

@@ -2,7 +2,10 @@
 //! Kept and asked by `lifecycle`; the rates and thresholds are upstream's defaults.
 //! When no node anywhere is ready the fault is likely ours, and nothing is evicted.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Node;
 
@@ -57,6 +60,16 @@ impl Zone {
 pub struct Zones {
     nodes: HashMap<String, (String, bool)>,
     zones: HashMap<String, Zone>,
+    /// Whose counts are not what was last shown.
+    changed: BTreeSet<String>,
+}
+
+/// How many nodes a zone has.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ZoneFigures {
+    pub zone: String,
+    pub ready: usize,
+    pub not_ready: usize,
 }
 
 /// What a change of one node means for others.
@@ -76,14 +89,16 @@ impl Zones {
         }
         let before = self.states();
         let disrupted = self.all_disrupted();
-        if let Some((zone, ready)) = self.nodes.remove(name)
-            && let Some(zone) = self.zones.get_mut(&zone)
+        if let Some((name_of_zone, ready)) = self.nodes.remove(name)
+            && let Some(zone) = self.zones.get_mut(&name_of_zone)
         {
             *(if ready { &mut zone.ready } else { &mut zone.not_ready }) -= 1;
+            self.changed.insert(name_of_zone);
         }
         if let Some((zone, ready)) = new {
             let counts = self.zones.entry(zone.clone()).or_default();
             *(if ready { &mut counts.ready } else { &mut counts.not_ready }) += 1;
+            self.changed.insert(zone.clone());
             self.nodes.insert(name.to_string(), (zone, ready));
         }
         self.zones.retain(|_, zone| zone.ready + zone.not_ready > 0);
@@ -95,6 +110,15 @@ impl Zones {
         let concerned = |zone: &String| all || before.get(zone) != after.get(zone);
         let wake = self.nodes.iter().filter(|(_, (zone, ready))| !ready && concerned(zone));
         Effect { wake: wake.map(|(name, _)| name.clone()).collect(), recovered }
+    }
+
+    /// The zones whose counts have changed since this was asked last.
+    pub fn take_changed(&mut self) -> Vec<ZoneFigures> {
+        let figures = |zone: String| {
+            let (ready, not_ready) = self.zones.get(&zone).map_or((0, 0), |counts| (counts.ready, counts.not_ready));
+            ZoneFigures { zone, ready, not_ready }
+        };
+        std::mem::take(&mut self.changed).into_iter().map(figures).collect()
     }
 
     fn states(&self) -> HashMap<String, State> {
@@ -125,9 +149,13 @@ impl Zones {
     }
 }
 
-fn zone(node: &Node) -> String {
+/// As upstream's metrics have it: region and zone between separators that no label may have, or nothing.
+pub fn zone(node: &Node) -> String {
     let label = |key: &str| node.label(key).unwrap_or_default();
-    format!("{}/{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
+    match (label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone")) {
+        ("", "") => String::new(),
+        (region, zone) => format!("{region}:\0:{zone}"),
+    }
 }
 
 #[cfg(test)]
@@ -184,5 +212,23 @@ mod tests {
         assert_eq!(effect, Effect { wake: vec!["a0".into(), "a1".into(), "b0".into()], recovered: true });
         assert_eq!(zones.set("b1", Some(&node("b", true))), Effect::default());
         assert_eq!(zones.set("b2", Some(&node("b", true))), Effect::default());
+    }
+
+    #[test]
+    fn counts_that_changed_are_told_once() {
+        let mut zones = zones(&[("a", 1, 2)]);
+        let mut check = |change: &dyn Fn(&mut Zones), expected: &[(&str, usize, usize)]| {
+            change(&mut zones);
+            let found: Vec<_> = zones.take_changed().into_iter().map(|f| (f.zone, f.ready, f.not_ready)).collect();
+            let expected: Vec<_> =
+                expected.iter().map(|(zone, up, down)| (format!(":\0:{zone}"), *up, *down)).collect();
+            assert_eq!(found, expected);
+        };
+        check(&|_| {}, &[("a", 1, 2)]);
+        check(&|zones| drop(zones.set("a0", Some(&node("a", false)))), &[]);
+        check(&|zones| drop(zones.set("a0", Some(&node("a", true)))), &[("a", 2, 1)]);
+        check(&|zones| drop(zones.set("a0", Some(&node("b", true)))), &[("a", 1, 1), ("b", 1, 0)]);
+        check(&|zones| drop(zones.set("a0", None)), &[("b", 0, 0)]);
+        assert_eq!(zone(&serde_json::from_value(json!({ "metadata": {} })).unwrap()), "");
     }
 }

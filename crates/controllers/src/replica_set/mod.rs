@@ -19,6 +19,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
+use metrics::Family;
 use plan::{Counts, PodsPerNode, plan};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -33,6 +34,13 @@ use crate::{
     },
     runner::{Context, Controller, Outcome, Setup},
 };
+
+static AGE_RATIO: Family = Family::histogram(
+    "replicaset_controller_sorting_deletion_age_ratio",
+    &[],
+    &[0.25, 0.5, 1.0, 2.0, 4.0, 8.0],
+    "How old ready pods that had to go were, in times of the youngest one's age.",
+);
 
 /// What ReplicaSets and ReplicationControllers have in common.
 pub trait Replicated: Object + ListableResource + Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
@@ -184,6 +192,9 @@ impl<K: Replicated> Replicas<K> {
                 pods::from_template(&template, set.namespace(), set.name(), &suffix, set.as_controller())
             });
             self.control.create_all(key, &parent, pods.collect()).await?;
+        }
+        for ratio in plan.age_ratios {
+            self.context.config.metrics.observe(&AGE_RATIO, &[], ratio);
         }
         self.control.delete_all(key, &parent, &plan.delete).await
     }

@@ -26,6 +26,8 @@ const BURST_REPLICAS: usize = 500;
 pub struct Plan {
     pub create: usize,
     pub delete: Vec<Arc<Pod>>,
+    /// How old the ready pods that go are, in times of the youngest ready one's age.
+    pub age_ratios: Vec<f64>,
 }
 
 pub struct Counts {
@@ -45,15 +47,26 @@ pub fn plan(wanted: i32, pods: &[Arc<Pod>], crowding: impl FnOnce() -> PodsPerNo
     let wanted = wanted.max(0) as usize;
     let mut active: Vec<_> = pods.iter().filter(|pod| pods::active(pod)).cloned().collect();
     if active.len() <= wanted {
-        return Plan { create: (wanted - active.len()).min(BURST_REPLICAS), delete: Vec::new() };
+        return Plan { create: (wanted - active.len()).min(BURST_REPLICAS), ..Plan::default() };
     }
     let surplus = active.len() - wanted;
+    let mut age_ratios = Vec::new();
     if surplus < active.len() {
         let crowding = crowding();
         pods::sort_victims(&mut active, now, |pod| crowding.get(pods::node_name(pod)).copied().unwrap_or(0));
+        age_ratios = ratios_of_ages(&active, surplus.min(BURST_REPLICAS), now);
     }
     active.truncate(surplus.min(BURST_REPLICAS));
-    Plan { create: 0, delete: active }
+    Plan { create: 0, delete: active, age_ratios }
+}
+
+/// Whole numbers, as upstream's.
+fn ratios_of_ages(pods: &[Arc<Pod>], going: usize, now: Timestamp) -> Vec<f64> {
+    let age_milli = |pod: &Arc<Pod>| Some(now.duration_since(pod.created()?).as_millis());
+    let ready =
+        |pods: &[Arc<Pod>]| pods.iter().filter(|pod| pods::ready(pod)).filter_map(age_milli).collect::<Vec<_>>();
+    let Some(youngest) = ready(pods).into_iter().min().filter(|age| *age > 0) else { return Vec::new() };
+    ready(&pods[..going]).into_iter().map(|age| (age / youngest) as f64).collect()
 }
 
 /// The new status where it differs, and when a ready pod will become available.
@@ -135,6 +148,23 @@ mod tests {
         let mut failed = pod("failed", None);
         failed.status.as_mut().unwrap().phase = Some("Failed".into());
         check(1, vec![Arc::new(failed)], 1, 0);
+    }
+
+    #[test]
+    fn ages_of_those_that_go() {
+        let check = |ages_seconds: &[i64], going: usize, expected: &[f64]| {
+            let made = |age: &i64| {
+                let mut pod = pod(&age.to_string(), Some("2026-01-01T00:30:00Z"));
+                pod.metadata.creation_timestamp = Some(time(now() - jiff::SignedDuration::from_secs(*age)));
+                Arc::new(pod)
+            };
+            let pods: Vec<_> = ages_seconds.iter().map(made).collect();
+            assert_eq!(ratios_of_ages(&pods, going, now()), expected);
+        };
+        check(&[40, 10], 1, &[4.0]);
+        check(&[15, 10], 1, &[1.0]);
+        check(&[10, 25], 2, &[1.0, 2.0]);
+        check(&[0, 25], 1, &[]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::{
     common::{
         meta::{self, Object},
         pod_control::namespace_terminating,
+        publish_metrics,
     },
     runner::{Context, Controller, Outcome, Setup},
     service_account::accounts::open,
@@ -46,6 +47,16 @@ struct RootCa {
 #[async_trait]
 impl Controller for RootCa {
     async fn reconcile(&self, key: &str) -> Outcome {
+        let began = self.context.env.monotonic();
+        let outcome = self.publish_to(key).await;
+        let took = self.context.env.monotonic().saturating_sub(began);
+        publish_metrics::record(&self.context.config.metrics, &publish_metrics::ROOT_CA, &outcome, took);
+        outcome
+    }
+}
+
+impl RootCa {
+    async fn publish_to(&self, key: &str) -> Outcome {
         let Some(pem) = &self.context.config.root_ca_pem else { return Ok(None) };
         let Some(namespace) = self.namespaces.get(key).filter(|n| open(n)) else { return Ok(None) };
         let data: BTreeMap<String, String> = [("ca.crt".to_string(), pem.clone())].into();

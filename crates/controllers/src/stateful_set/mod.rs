@@ -14,6 +14,7 @@ use k8s_openapi::api::{
     apps::v1::{ControllerRevision, StatefulSet},
     core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec},
 };
+use metrics::{Family, Metrics};
 use plan::{Action, DeletionReason, Input};
 use serde_json::json;
 
@@ -27,6 +28,32 @@ use crate::{
     },
     runner::{Context, Controller, Outcome, Setup},
 };
+
+const SET: &[&str] = &["statefulset_namespace", "statefulset_name", "pod_management_policy"];
+static MAX_UNAVAILABLE: Family = Family::gauge(
+    "statefulset_controller_statefulset_max_unavailable",
+    SET,
+    "Pods of a StatefulSet that an update may leave unavailable.",
+);
+static UNAVAILABLE: Family = Family::gauge(
+    "statefulset_controller_statefulset_unavailable_replicas",
+    SET,
+    "Pods of a StatefulSet that are not available.",
+);
+
+fn show(metrics: &Metrics, set: &StatefulSet, plan: &plan::Plan) {
+    let policy = if plan::ordered(set) { "OrderedReady" } else { "Parallel" };
+    let labels = [set.namespace(), set.name(), policy];
+    metrics.set(&MAX_UNAVAILABLE, &labels, plan.max_unavailable as f64);
+    metrics.set(&UNAVAILABLE, &labels, plan.unavailable as f64);
+}
+
+fn forget(metrics: &Metrics, key: &str) {
+    let (namespace, name) = meta::split(key);
+    for family in [&MAX_UNAVAILABLE, &UNAVAILABLE] {
+        metrics.retain(family, |labels| *labels[0] != *namespace || *labels[1] != *name);
+    }
+}
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (sets, pods) = (setup.informer::<StatefulSet>(), setup.informer::<Pod>());
@@ -66,7 +93,10 @@ struct StatefulSets {
 #[async_trait]
 impl Controller for StatefulSets {
     async fn reconcile(&self, key: &str) -> Outcome {
-        let Some(set) = self.sets.get(key) else { return Ok(None) };
+        let Some(set) = self.sets.get(key) else {
+            forget(&self.context.config.metrics, key);
+            return Ok(None);
+        };
         let Some(selector) = set.spec.as_ref().and_then(|s| LabelSelector::from_meta(Some(&s.selector)).ok()) else {
             return Ok(None);
         };
@@ -92,6 +122,7 @@ impl Controller for StatefulSets {
         let current = history.old.iter().find(|r| r.name() == current_name).map(|r| (**r).clone());
         let current = current.unwrap_or_else(|| history.update.clone());
         let plan = plan::plan(&Input { set: &set, pods: &pods, current: current.name(), update: &update, now });
+        show(&self.context.config.metrics, &set, &plan);
         let mut result = Ok(());
         for action in plan.actions {
             result = match action {

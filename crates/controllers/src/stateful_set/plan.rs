@@ -55,6 +55,10 @@ pub struct Plan {
     pub actions: Vec<Action>,
     pub status: StatefulSetStatus,
     pub again: Option<Duration>,
+    /// Pods within the range that are missing or not available.
+    pub unavailable: usize,
+    /// How many of them an update may leave.
+    pub max_unavailable: usize,
 }
 
 pub fn start(set: &StatefulSet) -> i32 {
@@ -69,7 +73,7 @@ fn min_ready(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0)
 }
 
-fn ordered(set: &StatefulSet) -> bool {
+pub fn ordered(set: &StatefulSet) -> bool {
     set.spec.as_ref().and_then(|s| s.pod_management_policy.as_deref()) != Some("Parallel")
 }
 
@@ -127,10 +131,12 @@ pub fn plan(input: &Input) -> Plan {
     }
     planner.condemned.sort_by_key(|(ordinal, _)| std::cmp::Reverse(*ordinal));
     let (status, again) = planner.status();
+    let unavailable = planner.unavailable();
+    let max_unavailable = max_unavailable(input.set).unwrap_or(1);
     if !input.set.deleting() && planner.fill() && planner.shrink() {
         planner.update();
     }
-    Plan { actions: planner.actions, status, again }
+    Plan { actions: planner.actions, status, again, unavailable, max_unavailable }
 }
 
 impl Planner<'_> {
@@ -140,6 +146,10 @@ impl Planner<'_> {
 
     fn healthy(&self, pod: &Pod) -> bool {
         !pod.deleting() && self.available(pod)
+    }
+
+    fn unavailable(&self) -> usize {
+        self.wanted.values().filter(|pod| !pod.is_some_and(|pod| self.healthy(pod))).count()
     }
 
     /// The revision for a new pod: below the partition the old one.
@@ -223,7 +233,7 @@ impl Planner<'_> {
         }
         let lowest = start(set) + partition(set);
         if let Some(most) = max_unavailable(set) {
-            let unavailable = self.wanted.values().filter(|pod| !pod.is_some_and(|pod| self.healthy(pod))).count();
+            let unavailable = self.unavailable();
             let outdated = self.wanted.range(lowest..).rev().filter_map(|(_, pod)| *pod);
             let outdated = outdated.filter(|pod| revision(pod) != self.input.update && !pod.deleting());
             let deletions = outdated

@@ -91,6 +91,7 @@ pub fn conflicting_controller(set: &StatefulSet, pod: &str, have: &[OwnerReferen
 }
 
 /// The owners a claim should have: the set where it goes with the set, the condemned pod where it goes with that.
+/// Either controls it, as upstream's reference does.
 pub fn claim_owners(set: &StatefulSet, condemned: Option<&Pod>, have: Vec<OwnerReference>) -> Vec<OwnerReference> {
     let policy = retention(set);
     let delete = |when: &Option<String>| when.as_deref() == Some("Delete");
@@ -102,16 +103,13 @@ pub fn claim_owners(set: &StatefulSet, condemned: Option<&Pod>, have: Vec<OwnerR
         kind: kind.into(),
         name: name.into(),
         uid: uid.into(),
-        controller: None,
-        block_owner_deletion: None,
+        controller: Some(true),
+        block_owner_deletion: Some(true),
     };
     match condemned {
         Some(pod) if delete(&policy.when_scaled) => owners.push(reference("v1", "Pod", pod.name(), pod.uid())),
         _ if delete(&policy.when_deleted) => {
-            owners.push(OwnerReference {
-                controller: Some(true),
-                ..reference("apps/v1", "StatefulSet", set.name(), set.uid())
-            });
+            owners.push(reference("apps/v1", "StatefulSet", set.name(), set.uid()));
         }
         _ => {}
     }
@@ -157,6 +155,15 @@ mod tests {
         assert!(conflicts("Other", "x", "x", true) && conflicts("StatefulSet", set.name(), "former", true));
         assert!(!conflicts("Other", "x", "x", false) && !conflicts("StatefulSet", set.name(), set.uid(), true));
         assert!(!conflicts("Pod", "web-0", "p", false));
-        assert_eq!(claim_owners(&set, Some(&pod), Vec::new())[0].kind, "Pod");
+        let by_pod = claim_owners(&set, Some(&pod), Vec::new()).remove(0);
+        let deleted =
+            StatefulSetPersistentVolumeClaimRetentionPolicy { when_deleted: Some("Delete".into()), when_scaled: None };
+        let mut with_set = set.clone();
+        with_set.spec.as_mut().unwrap().persistent_volume_claim_retention_policy = Some(deleted);
+        let by_set = claim_owners(&with_set, None, Vec::new()).remove(0);
+        for (owner, kind) in [(by_pod, "Pod"), (by_set, "StatefulSet")] {
+            let found = (owner.kind.as_str(), owner.controller, owner.block_owner_deletion);
+            assert_eq!(found, (kind, Some(true), Some(true)));
+        }
     }
 }

@@ -18,7 +18,7 @@ use super::{
     matching::{best, claim_ref, class_of_claim, mismatch, reserved_for},
     protection::{USERS, by_claim, claims_of},
     recycler::{self, Attempt},
-    volume_metrics::Counts,
+    volume_metrics::{self, Counts},
 };
 use crate::{
     common::{
@@ -259,7 +259,9 @@ impl Binder {
         let Some(class) = defaults.first() else { return Ok(false) };
         let patch = json!({ "metadata": { "uid": claim.uid() }, "spec": { "storageClassName": class.name() } });
         let api = self.context.client.namespaced::<PersistentVolumeClaim>(claim.namespace());
-        api.patch(claim.name(), &Patch::Merge(patch)).await?;
+        let written = api.patch(claim.name(), &Patch::Merge(patch)).await;
+        volume_metrics::class_assigned(&self.context.config.metrics, written.is_ok());
+        written?;
         Ok(true)
     }
 

@@ -10,6 +10,7 @@ use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimTemplate, Pod},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use metrics::Family;
 
 use crate::{
     common::{
@@ -19,6 +20,17 @@ use crate::{
     },
     runner::{Context, Controller, Outcome, Setup},
 };
+
+static CREATES: Family = Family::counter(
+    "ephemeral_volume_controller_create_total",
+    &[],
+    "Claims of ephemeral volumes that were to be made.",
+);
+static CREATE_FAILURES: Family = Family::counter(
+    "ephemeral_volume_controller_create_failures_total",
+    &[],
+    "Claims of ephemeral volumes that could not be made.",
+);
 
 pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let (pods, claims) = (setup.informer::<Pod>(), setup.informer::<PersistentVolumeClaim>());
@@ -87,7 +99,13 @@ impl Controller for Ephemeral {
                 spec: Some(template.spec),
                 status: None,
             };
-            match self.context.client.namespaced::<PersistentVolumeClaim>(pod.namespace()).create(&claim).await {
+            let created = self.context.client.namespaced::<PersistentVolumeClaim>(pod.namespace()).create(&claim).await;
+            let metrics = &self.context.config.metrics;
+            metrics.count(&CREATES, &[]);
+            if created.is_err() {
+                metrics.count(&CREATE_FAILURES, &[]);
+            }
+            match created {
                 Err(error) if !error.is_already_exists() && !namespace_terminating(&error) => {
                     failed(format!("create PVC {name}: {}", error.message));
                     return Err(error);

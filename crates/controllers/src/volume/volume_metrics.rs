@@ -31,6 +31,22 @@ static OPERATION_DURATION: Family = Family::histogram(
     "How long work on a volume took.",
 );
 
+static CLASSES_ASSIGNED: Family = Family::counter(
+    "retroactive_storageclass_total",
+    &[],
+    "Claims that were to get the default class after they had been made.",
+);
+static CLASSES_NOT_ASSIGNED: Family =
+    Family::counter("retroactive_storageclass_errors_total", &[], "Claims that could not be given the default class.");
+
+/// A claim older than the default class was to get it.
+pub fn class_assigned(metrics: &Metrics, succeeded: bool) {
+    metrics.count(&CLASSES_ASSIGNED, &[]);
+    if !succeeded {
+        metrics.count(&CLASSES_NOT_ASSIGNED, &[]);
+    }
+}
+
 /// A gauge of a family with these labels.
 type Counted = (&'static Family, Vec<String>);
 

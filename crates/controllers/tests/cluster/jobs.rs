@@ -7,14 +7,15 @@ use std::time::Duration;
 use client::{ListParams, Patch};
 use k8s_openapi::{
     api::{
+        apps::v1::Deployment,
         batch::v1::{CronJob, Job, JobStatus},
-        core::v1::Pod,
+        core::v1::{Pod, Service},
     },
     apimachinery::pkg::apis::meta::v1::DeleteOptions,
 };
 use serde_json::{Value, json};
 
-use super::{Cluster, config};
+use super::{Cluster, config, deployment};
 
 fn spec(image: &str, more: Value) -> Value {
     let mut spec = json!({ "template": { "metadata": { "labels": { "app": "job" } }, "spec": {
@@ -184,4 +185,47 @@ async fn cron_jobs_overlap_as_their_policy_allows() {
     assert_eq!(after_minutes(json!({ "concurrencyPolicy": "Forbid" })).await, [minute(1)]);
     assert_eq!(after_minutes(json!({ "concurrencyPolicy": "Replace" })).await, [minute(3)]);
     assert_eq!(after_minutes(json!({ "suspend": true })).await, Vec::<String>::new());
+}
+
+/// By upstream's names and labels, so that its dashboards and alerts find them.
+#[tokio::test(start_paused = true)]
+async fn what_controllers_do_is_counted() {
+    let config = config();
+    let metrics = config.metrics.clone();
+    let cluster = Cluster::start(config).await;
+    cluster.create::<Job>(job("good", spec("ends:0", json!({ "completions": 3, "parallelism": 3 })))).await;
+    let rules = json!([{ "action": "FailJob", "onExitCodes": { "operator": "In", "values": [42] } }]);
+    let bad = json!({ "podFailurePolicy": { "rules": rules } });
+    cluster.create::<Job>(job("bad", spec("ends:42", bad))).await;
+    cluster.create::<Job>(job("others", spec("ends:0", json!({ "managedBy": "example.com/queue" })))).await;
+    let service = json!({ "metadata": { "name": "web" }, "spec": { "selector": { "app": "web" },
+        "ports": [{ "port": 80 }], "trafficDistribution": "PreferSameZone" } });
+    cluster.create::<Service>(service).await;
+    cluster.create::<Deployment>(deployment(3, "a:1")).await;
+    cluster.settle().await;
+    let page = metrics.page();
+    for line in [
+        "job_controller_jobs_finished_total{completion_mode=\"NonIndexed\",result=\"succeeded\",reason=\"CompletionsReached\"} 1",
+        "job_controller_jobs_finished_total{completion_mode=\"NonIndexed\",result=\"failed\",reason=\"PodFailurePolicy\"} 1",
+        "job_controller_jobs_by_external_controller_total{controller_name=\"example.com/queue\"} 1",
+        "job_controller_job_pods_finished_total{completion_mode=\"NonIndexed\",result=\"succeeded\"} 3",
+        "job_controller_job_pods_finished_total{completion_mode=\"NonIndexed\",result=\"failed\"} 1",
+        "job_controller_pod_failures_handled_by_failure_policy_total{action=\"FailJob\"} 1",
+        "job_controller_terminated_pods_tracking_finalizer_total{event=\"add\"} 4",
+        "job_controller_terminated_pods_tracking_finalizer_total{event=\"delete\"} 4",
+        "job_controller_job_pods_creation_total{reason=\"new\",status=\"succeeded\"} 4",
+        "endpoint_slice_controller_endpoints_desired 3",
+        "endpoint_slice_controller_num_endpoint_slices 1",
+        "endpoint_slice_controller_desired_endpoint_slices 1",
+        "endpoint_slice_controller_services_count_by_traffic_distribution{traffic_distribution=\"PreferSameZone\"} 1",
+        "node_collector_zone_size{zone=\"\"} 1",
+        "node_collector_zone_health{zone=\"\"} 100",
+        "node_ipam_controller_cirdset_max_cidrs{clusterCIDR=\"10.42.0.0/16\"} 256",
+        "node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR=\"10.42.0.0/16\"} 1",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+    }
+    for begin in ["job_controller_job_syncs_total{", "root_ca_cert_publisher_sync_total{code=\"200\"}"] {
+        assert!(page.lines().any(|found| found.starts_with(begin)), "{begin} is not in\n{page}");
+    }
 }

@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount},
+    kube_aggregator::pkg::apis::apiregistration::v1::APIService,
+};
 use serde_json::json;
 
 use super::{Cluster, config, template};
@@ -65,4 +68,27 @@ async fn pods_go_before_what_they_use() {
     cluster.settle().await;
     assert!(!is_there(&cluster).await);
     assert!(cluster.list::<Pod>().await.is_empty() && cluster.list::<ConfigMap>().await.is_empty());
+}
+
+/// Nobody can say what an extension server that is down keeps there.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_waits_for_extension_servers() {
+    let cluster = Cluster::start(config()).await;
+    let spec = json!({ "group": "sea.example", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 15,
+        "insecureSkipTLSVerify": true, "service": { "name": "sea", "namespace": "elsewhere" } });
+    cluster.create::<APIService>(json!({ "metadata": { "name": "v1.sea.example" }, "spec": spec })).await;
+    cluster.delete::<Namespace>("d", "Background").await;
+    cluster.env.sleep(Duration::from_secs(60)).await;
+    let conditions = cluster.api::<Namespace>().get("d").await.unwrap().status.unwrap().conditions.unwrap();
+    let condition = conditions.iter().find(|c| c.type_ == "NamespaceDeletionDiscoveryFailure").unwrap();
+    assert_eq!((condition.status.as_str(), condition.reason.as_deref()), ("True", Some("DiscoveryFailed")));
+    let said = condition.message.as_deref().unwrap_or_default();
+    assert!(
+        said.starts_with("Discovery failed for some groups, 1 failing: ") && said.contains("sea.example/v1"),
+        "{said}"
+    );
+
+    cluster.delete::<APIService>("v1.sea.example", "Background").await;
+    cluster.env.sleep(Duration::from_secs(1200)).await;
+    assert!(!is_there(&cluster).await);
 }

@@ -118,7 +118,11 @@ impl Planner<'_> {
     }
 
     pub(super) fn note_failure(&mut self, pod: &Pod) {
-        if self.valid(pod) && policy::ruling(self.input.job, pod) != Ruling::Ignore {
+        if !self.valid(pod) || self.uncounted.1.contains(pod.uid()) {
+            return;
+        }
+        self.plan.handled.extend(policy::matched_action(self.input.job, pod).map(str::to_string));
+        if policy::ruling(self.input.job, pod) != Ruling::Ignore {
             self.uncounted.1.insert(pod.uid().to_string());
         }
     }

@@ -1,7 +1,7 @@
 //! Has CSI volumes attached to the nodes whose pods need them, and detached from the others: it makes and deletes
 //! VolumeAttachments, which a driver's external attacher carries out, and says on each Node what is attached.
 //! `plan` is the core; keys are names of nodes.
-//! A volume leaves node.status.volumesAttached before its VolumeAttachment is deleted.
+//! A volume leaves node.status.volumesAttached before its VolumeAttachment is deleted. What others named is left alone.
 
 mod plan;
 
@@ -44,7 +44,7 @@ const ATTACHED_TO: &str = "attachment node";
 const ATTACHED_VOLUME: &str = "attachment volume";
 
 pub static FORCED_DETACHES: Family = Family::counter(
-    "attachdetach_controller_forced_detaches",
+    "attach_detach_controller_attachdetach_controller_forced_detaches",
     &["reason"],
     "Volumes that were detached although their node had not unmounted them.",
 );
@@ -181,7 +181,8 @@ fn node_view(node: &Node) -> NodeView {
 impl Controller for AttachDetach {
     async fn reconcile(&self, node_name: &str) -> Outcome {
         let node = self.nodes.get(node_name);
-        let found = self.attachments.by_index(ATTACHED_TO, node_name);
+        let mut found = self.attachments.by_index(ATTACHED_TO, node_name);
+        found.retain(|attachment| plan::is_own(attachment.name()));
         let desired = self.desired(node_name);
         let now = self.context.env.monotonic();
         self.operations.observe(&self.context.config.metrics, node_name, now, |name| {
@@ -272,7 +273,7 @@ impl AttachDetach {
 
     fn is_elsewhere(&self, volume: &AttachableVolume, node: &str) -> bool {
         let all = self.attachments.by_index(ATTACHED_VOLUME, &volume.persistent_volume);
-        all.iter().any(|attachment| attachment.spec.node_name != node)
+        all.iter().any(|attachment| attachment.spec.node_name != node && plan::is_own(attachment.name()))
     }
 
     fn remember_waiting(&self, attachments: &[Attachment], waiting: &[String], now: Duration) {

@@ -31,6 +31,12 @@ pub struct Attachment {
     pub is_deleting: bool,
 }
 
+/// Whether a VolumeAttachment has a name that this controller gives: `api::csi::attachment_name`.
+pub fn is_own(name: &str) -> bool {
+    let digest = name.strip_prefix("csi-").unwrap_or_default();
+    digest.len() == 64 && digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// A node as far as it matters here.
 #[derive(Debug, Default)]
 pub struct NodeView {
@@ -165,6 +171,14 @@ mod tests {
         check(&[], &[attachment("a", true, false)], out, false, &[detach("a", Some("out-of-service"))], &[]);
         let gone = NodeView { exists: false, ..node(&["a"]) };
         check(&["b"], &[attachment("a", true, false)], gone, false, &[detach("a", None)], &[]);
+    }
+
+    #[test]
+    fn its_own_attachments_are_known_by_their_names() {
+        let made = api::csi::attachment_name("handle", "d.example.com", "n");
+        for (name, expected) in [(made.as_str(), true), ("va", false), ("csi-", false), (&made[4..], false)] {
+            assert_eq!(is_own(name), expected, "{name}");
+        }
     }
 
     #[test]

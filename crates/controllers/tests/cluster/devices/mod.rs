@@ -165,7 +165,6 @@ async fn admin_access_needs_a_labelled_namespace() {
     assert!(refused.message.contains(why), "{}", refused.message);
     let label = json!({ "metadata": { "labels": { "resource.kubernetes.io/admin-access": "true" } } });
     cluster.patch::<k8s_openapi::api::core::v1::Namespace>("d", label).await;
-    cluster.env.sleep(Duration::from_secs(1)).await;
     api.create(&claim("watch", json!({ "adminAccess": true }))).await.unwrap();
     api.create(&claim("work", json!({}))).await.unwrap();
     for name in ["work", "watch"] {

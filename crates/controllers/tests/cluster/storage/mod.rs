@@ -233,6 +233,13 @@ async fn volumes_follow_their_pods_from_node_to_node_and_never_leave_one_that_us
     let node = json!(cluster.api::<Node>().get("n").await.unwrap());
     assert_eq!(node["status"]["volumesAttached"], Value::Null);
 
+    // One that somebody else made is not ours to delete.
+    let spec = json!({ "attacher": "d.example.com", "nodeName": "n", "source": { "persistentVolumeName": "nowhere" } });
+    cluster.create::<VolumeAttachment>(json!({ "metadata": { "name": "by-hand" }, "spec": spec })).await;
+    cluster.settle().await;
+    assert_eq!(nodes().await, ["n", "m"]);
+    cluster.api::<VolumeAttachment>().delete("by-hand", &now).await.unwrap();
+
     // A node that is out of service is not waited for.
     cluster.api::<Node>().patch_status("m", &in_use).await.unwrap();
     cluster.api::<Pod>().delete("second", &now).await.unwrap();
