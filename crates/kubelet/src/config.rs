@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use client::RequestRate;
 use k8s_openapi::api::core::v1::Taint;
 use rustls::server::ResolvesServerCert;
 
@@ -19,7 +20,7 @@ use crate::{
     images::image_manager::{PullRate, credential_provider::CredentialProviderSettings, pull_records::Verification},
     node::node_shutdown::ShutdownGracePeriods,
     pod::admission::hook::HookConfig,
-    resources::resource_managers::settings::ManagerSettings,
+    resources::{container_manager::reserved_groups::ReservedGroup, resource_managers::settings::ManagerSettings},
     runtime::container_config::memory_protection::SwapBehavior,
     runtime::user_namespaces::UNIT_IDS,
 };
@@ -147,6 +148,13 @@ pub struct Config {
     pub reserved: Reserved,
     /// Whether all pods together are held to what is left for them.
     pub enforce_node_allocatable: bool,
+    /// What the system and Kubernetes' own processes have of `reserved`, and the groups that are held to it.
+    pub system_reserved: ReservedGroup,
+    pub kube_reserved: ReservedGroup,
+    /// How often the API server is asked, the node's own status and signs of life aside.
+    pub request_rate: Option<RequestRate>,
+    /// How often Events are written.
+    pub event_rate: Option<RequestRate>,
     /// Of the CPU, memory and topology managers.
     pub managers: ManagerSettings,
     pub swap_behavior: SwapBehavior,
@@ -306,6 +314,10 @@ impl Default for Config {
             pods_per_core: 0,
             reserved: Reserved::default(),
             enforce_node_allocatable: true,
+            system_reserved: ReservedGroup::default(),
+            kube_reserved: ReservedGroup::default(),
+            request_rate: None,
+            event_rate: None,
             managers: ManagerSettings::default(),
             swap_behavior: SwapBehavior::default(),
             memory_throttling_factor: 0.9,

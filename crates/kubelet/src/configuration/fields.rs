@@ -40,8 +40,6 @@ macro_rules! set {
     };
 }
 
-const NOT_BUILT: &str = "it is not built yet";
-
 #[rustfmt::skip]
 pub const FIELDS: &[(&str, Meaning)] = &[
     ("address", Sets(|c, v| { c.address = Some(parsed(v, "an IP address")?); Ok(()) })),
@@ -116,16 +114,10 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("enableServer", set!(enable_server = flag)),
     ("enableSystemLogHandler", set!(system_log_handler = flag)),
     ("enableSystemLogQuery", set!(system_log_query = flag)),
-    ("enforceNodeAllocatable", Sets(|c, v| {
-        let wanted = texts(v)?;
-        if let Some(other) = wanted.iter().find(|w| !matches!(w.as_str(), "pods" | "none" | "")) {
-            return Err(FieldError::NotAmong { value: format!("{other:?}"), choices: "pods or none" });
-        }
-        c.enforce_node_allocatable = wanted.iter().any(|w| w == "pods");
-        Ok(())
-    })),
-    ("eventBurst", Idle),
-    ("eventRecordQPS", Idle),
+    // Applied after all others: `Configuration::settle`.
+    ("enforceNodeAllocatable", Sets(|_, v| texts(v).map(drop))),
+    ("eventBurst", Sets(|_, v| rate(v).map(drop))),
+    ("eventRecordQPS", Sets(|_, v| rate(v).map(drop))),
     ("evictionHard", Sets(|c, v| thresholds(&mut c.eviction_hard, v))),
     ("evictionMaxPodGracePeriod", set!(eviction_max_grace_seconds = number)),
     ("evictionMinimumReclaim", Sets(|c, v| thresholds(&mut c.eviction_minimum_reclaim, v))),
@@ -180,10 +172,15 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("iptablesMasqueradeBit", Idle),
     // As upstream on cgroup v2.
     ("kernelMemcgNotification", Idle),
-    ("kubeAPIBurst", Idle),
-    ("kubeAPIQPS", Idle),
-    ("kubeReserved", Sets(|c, v| { c.reserved = c.reserved.plus(reserved(v)?); Ok(()) })),
-    ("kubeReservedCgroup", Only(&[""], NOT_BUILT)),
+    // Applied after all others: `Configuration::settle`.
+    ("kubeAPIBurst", Sets(|_, v| rate(v).map(drop))),
+    ("kubeAPIQPS", Sets(|_, v| rate(v).map(drop))),
+    ("kubeReserved", Sets(|c, v| {
+        c.kube_reserved.reserved = reserved(v)?;
+        c.reserved = c.reserved.plus(c.kube_reserved.reserved);
+        Ok(())
+    })),
+    ("kubeReservedCgroup", Sets(|c, v| { c.kube_reserved.name = text(v)?; Ok(()) })),
     ("kubeletCgroups", set!(kubelet_cgroups = text)),
     ("localStorageCapacityIsolation", set!(local_storage_isolation = flag)),
     ("logging", Sets(|_, v| logging(v))),
@@ -300,8 +297,12 @@ pub const FIELDS: &[(&str, Meaning)] = &[
         if interval.is_zero() || interval >= Duration::from_secs(1) { Ok(()) } else { Err(FieldError::OutOfRange("at least 1s")) }
     })),
     ("systemCgroups", Only(&[""], "the system's processes stay where they are")),
-    ("systemReserved", Sets(|c, v| { c.reserved = c.reserved.plus(reserved(v)?); Ok(()) })),
-    ("systemReservedCgroup", Only(&[""], NOT_BUILT)),
+    ("systemReserved", Sets(|c, v| {
+        c.system_reserved.reserved = reserved(v)?;
+        c.reserved = c.reserved.plus(c.system_reserved.reserved);
+        Ok(())
+    })),
+    ("systemReservedCgroup", Sets(|c, v| { c.system_reserved.name = text(v)?; Ok(()) })),
     ("tlsCertFile", Elsewhere),
     ("tlsCipherSuites", Sets(|c, v| {
         c.tls_cipher_suites = texts(v)?;
@@ -407,6 +408,11 @@ fn one_of(value: &Value, possible: &[&str], choices: &'static str) -> Result<Str
         Some(known) => Ok(known.to_string()),
         None => Err(FieldError::NotAmong { value: text, choices }),
     }
+}
+
+/// Requests per second, or at once.
+fn rate(value: &Value) -> Result<u32, FieldError> {
+    u32::try_from(number::<i64>(value)?).map_err(|_| FieldError::OutOfRange("a number that is not negative"))
 }
 
 fn percent(value: &Value) -> Result<u8, FieldError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Configuration;
+use super::{Configuration, settings};
 use crate::{
     config::{CgroupDriver, Config},
     images::image_manager::{go_duration, pull_records::Verification},
@@ -45,7 +45,9 @@ pub const LIVE: &[Row] = &[
     ("enableDebuggingHandlers", |c| json!(c.debugging_handlers)),
     ("enableServer", |c| json!(c.enable_server)),
     ("enableSystemLogHandler", |c| json!(c.system_log_handler)),
-    ("enforceNodeAllocatable", |c| json!([if c.enforce_node_allocatable { "pods" } else { "none" }])),
+    ("enforceNodeAllocatable", |c| json!(settings::enforced(c))),
+    ("kubeReservedCgroup", |c| unless_empty(json!(c.kube_reserved.name))),
+    ("systemReservedCgroup", |c| unless_empty(json!(c.system_reserved.name))),
     ("evictionHard", |c| json!(c.eviction_hard)),
     ("evictionMaxPodGracePeriod", |c| json!(c.eviction_max_grace_seconds)),
     ("evictionMinimumReclaim", |c| unless_empty(json!(c.eviction_minimum_reclaim))),
@@ -255,6 +257,10 @@ mod tests {
             "mergeDefaultEvictionSettings",
             "featureGates",
             "logging",
+            "eventBurst",
+            "eventRecordQPS",
+            "kubeAPIBurst",
+            "kubeAPIQPS",
             "registryBurst",
             "registryPullQPS",
             "shutdownGracePeriod",

@@ -6,6 +6,7 @@ pub mod error;
 pub mod feature_gates;
 mod fields;
 pub mod live;
+mod settings;
 mod values;
 
 use std::path::Path;
@@ -187,6 +188,8 @@ impl Configuration {
         self.check_gates(config)?;
         self.settle_shutdown(config)?;
         self.settle_pull_rate(config)?;
+        settings::settle_rates(self, config);
+        settings::settle_enforcement(self, config).map_err(ConfigurationError::Managers)?;
         if self.get("nodeStatusReportFrequency").is_none() && self.get("nodeStatusUpdateFrequency").is_some() {
             config.status_report_interval = config.status_update_interval;
         }

@@ -155,3 +155,31 @@ async fn a_driver_that_has_no_room_is_asked_again_how_much_it_has() {
     eventually("the CSINode object says it", || count() == json!({"count": 3})).await;
     running.abort();
 }
+
+#[tokio::test]
+async fn a_driver_that_is_gone_keeps_the_volumes_of_no_other() {
+    let f = Fixture::new(&[capability::STAGE_UNSTAGE_VOLUME], unattached());
+    let (manager, _driver) = f.serving();
+    let (gone, socket) = ("gone.example.com", f.directory.path().join(SOCKET));
+    manager.register(gone, &socket.to_string_lossy()).unwrap();
+    let mut other = volume(json!({"csi": {"driver": gone, "volumeHandle": "x"}}));
+    other.spec_name = "a".into();
+    let attachment = other.device().attachment("n");
+    let attached = json!({"metadata": {"name": attachment}, "status": {"attached": true},
+        "spec": {"attacher": gone, "nodeName": "n", "source": {"persistentVolumeName": "a"}}});
+    f.objects.lock().insert(format!("/apis/storage.k8s.io/v1/volumeattachments/{attachment}"), attached);
+    manager.mount(&request(&pod("one"), other)).await.unwrap();
+    mount(&manager, "one").await.unwrap();
+    manager.unregister(gone);
+    for _ in 0..2 {
+        let error = manager.unmount_pod("one").await.unwrap_err().to_string();
+        assert!(error.contains("driver name gone.example.com not found in the list of registered"), "{error}");
+        let there = ["a", "pv"].map(|name| f.pod_dir("one").join(name).exists());
+        assert_eq!(there, [true, false], "the other driver's volume is gone");
+        assert_eq!(f.driver.0.lock().staged.len(), 1);
+    }
+    manager.register(gone, &socket.to_string_lossy()).unwrap();
+    manager.unmount_pod("one").await.unwrap();
+    assert!(f.driver.0.lock().staged.is_empty() && !f.pod_dir("one").join("a").exists());
+    assert!(manager.volumes_in_use().is_empty());
+}

@@ -1,5 +1,5 @@
-//! Mounts volumes through their drivers and takes them down again: wait for the attachment, stage once per node, publish
-//! per pod; unpublish, and unstage when no pod of the node is left.
+//! Mounts volumes through their drivers: wait for the attachment, stage once per node, publish per pod. `unmounter` takes
+//! them down again.
 //! Called by `volumes::volume_manager`; what is on disk (`volume_data`) outlives this process.
 //! Work on one volume goes one after the other; a volume that a pod still has is never unstaged.
 
@@ -25,10 +25,7 @@ use tokio::sync::Notify;
 use super::{
     allocatable::ExhaustedDrivers,
     driver_client::{CALL_TIMEOUT, CsiError, DriverClient},
-    messages::{
-        CapacityRange, NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
-        NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, capability,
-    },
+    messages::{CapacityRange, NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, capability},
     places::{Places, forget, is_mounted, link_to},
     volume::{CsiVolume, Device, SecretKey},
     volume_data::{VolumeData, directories_in},
@@ -40,7 +37,9 @@ use crate::{
     files::{directories, file_work::FileWork},
     images::image_manager::in_flight::InFlightKeys,
     pod::pod_spec,
-    volumes::{error::VolumeError, file_system, tokens::TokenKey},
+    volumes::{
+        error::VolumeError, file_system, operation_metrics, ownership_progress::OwnershipProgress, tokens::TokenKey,
+    },
 };
 
 /// How long a pod waits for its volume to be attached before that is told.
@@ -62,7 +61,7 @@ pub struct CsiManager {
     pub(super) env: Env,
     metrics: Metrics,
     node_name: String,
-    root_dir: PathBuf,
+    pub(super) root_dir: PathBuf,
     pods_dir: PathBuf,
     files: FileWork,
     driver_objects: DriverObjects,
@@ -71,18 +70,18 @@ pub struct CsiManager {
     pub(super) exhausted: ExhaustedDrivers,
     drivers: Mutex<HashMap<String, DriverClient>>,
     /// One at a time works on a volume.
-    turns: InFlightKeys,
-    used: Mutex<HashMap<Device, DeviceUse>>,
+    pub(super) turns: InFlightKeys,
+    pub(super) used: Mutex<HashMap<Device, DeviceUse>>,
     /// Told when `volumes_in_use` has changed.
     pub in_use_changed: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct DeviceUse {
+pub(super) struct DeviceUse {
     /// It is in node.status.volumesInUse.
     is_attachable: bool,
     /// UIDs of pods, and the volumes' names on disk.
-    users: BTreeSet<(String, String)>,
+    pub(super) users: BTreeSet<(String, String)>,
 }
 
 /// A volume to be mounted for a pod.
@@ -95,6 +94,8 @@ pub struct MountRequest<'a> {
     pub tokens: Option<String>,
     /// It is mounted already; the driver wants to hear of it again.
     pub is_remount: bool,
+    /// Of giving its files to the pod's group.
+    pub ownership: Arc<OwnershipProgress>,
 }
 
 impl CsiManager {
@@ -227,9 +228,10 @@ impl CsiManager {
             && volume.node_sets_group(object.as_deref())
             && !request.is_remount
         {
-            let (path, lazily) = (target.clone(), request.only_when_root_differs);
-            let give = move || Ok(file_system::set_volume_ownership(&path, group, false, lazily)?);
-            self.files.run::<(), VolumeError>(format!("{uid}/{}", volume.spec_name), give).await?;
+            let (path, lazily, progress) = (target.clone(), request.only_when_root_differs, request.ownership.clone());
+            let give = move || Ok(file_system::set_volume_ownership(&path, group, false, lazily, &progress)?);
+            let given = self.files.run::<(), VolumeError>(format!("{uid}/{}", volume.spec_name), give);
+            self.measured(&device, "volume_apply_access_control", given).await?;
         }
         Ok(target)
     }
@@ -278,7 +280,7 @@ impl CsiManager {
         }
     }
 
-    fn block_dir(&self) -> PathBuf {
+    pub(super) fn block_dir(&self) -> PathBuf {
         self.root_dir.join("plugins/kubernetes.io/csi/volumeDevices")
     }
 
@@ -388,101 +390,23 @@ impl CsiManager {
             volume_capability: Some(volume.capability(&has, None)),
             secrets: self.secret(&volume.expand_secret, "NodeExpandSecretRef").await?,
         };
-        driver.expand(request).await?;
+        let expanded = async { Ok(driver.expand(request).await?) };
+        self.measured(&volume.device(), "volume_fs_resize", expanded).await?;
         Ok(true)
     }
 
-    /// Takes down every volume that drivers have mounted for the pod, by what is on disk.
-    pub async fn unmount_pod(&self, uid: &str) -> Result<(), VolumeError> {
-        for (data, places) in self.published(uid)? {
-            let name = data.spec_volume_id.clone();
-            let device = Device { driver: data.driver_name, handle: data.volume_handle };
-            let driver = self.driver(&device.driver)?;
-            let _turn = self.turns.enter(&device.unique_name()).await;
-            let target_path = text(&places.target);
-            driver.unpublish(NodeUnpublishVolumeRequest { volume_id: device.handle.clone(), target_path }).await?;
-            if is_mounted(&places.target)? {
-                return Err(VolumeError::Csi(format!(
-                    "driver {} left volume {} mounted at {}",
-                    device.driver,
-                    device.handle,
-                    places.target.display()
-                )));
-            }
-            places.forget()?;
-            self.release(&driver, &device, uid, &name).await?;
-        }
-        // Those that were never published.
-        let rest: Vec<(Device, String)> = {
-            let used = self.used.lock();
-            let of = |used: &DeviceUse| used.users.iter().find(|(user, _)| user == uid).map(|(_, name)| name.clone());
-            used.iter().filter_map(|(device, used)| Some((device.clone(), of(used)?))).collect()
-        };
-        for (device, name) in rest {
-            let _turn = self.turns.enter(&device.unique_name()).await;
-            match self.driver(&device.driver) {
-                Ok(driver) => self.release(&driver, &device, uid, &name).await?,
-                Err(error) if device.directory(&self.root_dir).exists() => return Err(error),
-                Err(_) => self.remove_user(&device, uid, &name),
-            }
-        }
-        Ok(())
-    }
-
-    /// One user less; unstaged after the last one. The caller has the volume's turn.
-    async fn release(&self, driver: &DriverClient, device: &Device, uid: &str, name: &str) -> Result<(), VolumeError> {
-        let is_last = {
-            let used = self.used.lock();
-            let user = (uid.to_string(), name.to_string());
-            used.get(device).is_none_or(|used| used.users.iter().all(|other| *other == user))
-        };
-        let data_dir = device.directory(&self.root_dir);
-        if is_last && let Some(data) = VolumeData::load(&data_dir)? {
-            self.unstage(driver, device, &data, &data_dir).await?;
-        }
-        self.remove_user(device, uid, name);
-        Ok(())
-    }
-
-    async fn unstage(
+    /// `operation` is upstream's name for the work.
+    pub(super) async fn measured<T>(
         &self,
-        driver: &DriverClient,
         device: &Device,
-        data: &VolumeData,
-        data_dir: &Path,
-    ) -> Result<(), VolumeError> {
-        let path = match data.spec_volume_id.is_empty() {
-            true => data_dir.join("globalmount"),
-            false => self.block_dir().join("staging").join(&data.spec_volume_id),
-        };
-        driver
-            .unstage(NodeUnstageVolumeRequest { volume_id: device.handle.clone(), staging_target_path: text(&path) })
-            .await?;
-        if is_mounted(&path)? {
-            let (driver, handle) = (&device.driver, &device.handle);
-            return Err(VolumeError::Csi(format!(
-                "driver {driver} left volume {handle} mounted at {}",
-                path.display()
-            )));
-        }
-        Ok(forget(&path, data_dir)?)
-    }
-
-    /// Unstages what an earlier process left behind for no pod.
-    pub async fn unstage_unused(&self, driver_name: &str) -> Result<(), VolumeError> {
-        let driver = self.driver(driver_name)?;
-        for data_dir in directories_in(&self.root_dir.join("plugins/kubernetes.io/csi").join(driver_name))? {
-            let Some(data) = VolumeData::load(&data_dir)? else { continue };
-            let device = Device { driver: data.driver_name.clone(), handle: data.volume_handle.clone() };
-            if device.driver != driver_name || device.directory(&self.root_dir) != data_dir {
-                continue;
-            }
-            let _turn = self.turns.enter(&device.unique_name()).await;
-            if !self.used.lock().contains_key(&device) {
-                self.unstage(&driver, &device, &data, &data_dir).await?;
-            }
-        }
-        Ok(())
+        operation: &str,
+        work: impl Future<Output = Result<T, VolumeError>>,
+    ) -> Result<T, VolumeError> {
+        let began = self.env.monotonic();
+        let done = work.await;
+        let plugin = operation_metrics::driver_plugin(&device.driver);
+        operation_metrics::observe(&self.metrics, &self.env, &plugin, operation, began, done.is_ok());
+        done
     }
 
     fn add_user(&self, device: &Device, uid: &str, name: &str, is_attachable: bool) {
@@ -496,7 +420,7 @@ impl CsiManager {
         }
     }
 
-    fn remove_user(&self, device: &Device, uid: &str, name: &str) {
+    pub(super) fn remove_user(&self, device: &Device, uid: &str, name: &str) {
         let mut used = self.used.lock();
         if let Some(entry) = used.get_mut(device) {
             entry.users.remove(&(uid.to_string(), name.to_string()));
@@ -546,6 +470,6 @@ struct Call<'a> {
     staging: Option<PathBuf>,
 }
 
-fn text(path: &Path) -> String {
+pub(super) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

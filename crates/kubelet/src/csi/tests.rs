@@ -129,7 +129,15 @@ pub(super) fn volume(spec: Value) -> CsiVolume {
 }
 
 pub(super) fn request(pod: &Pod, volume: CsiVolume) -> MountRequest<'_> {
-    MountRequest { pod, volume, fs_group: None, only_when_root_differs: false, tokens: None, is_remount: false }
+    MountRequest {
+        pod,
+        volume,
+        fs_group: None,
+        only_when_root_differs: false,
+        tokens: None,
+        is_remount: false,
+        ownership: Arc::default(),
+    }
 }
 
 pub(super) async fn mount(manager: &CsiManager, uid: &str) -> Result<PathBuf, VolumeError> {

@@ -10,7 +10,10 @@ use std::{
 use cri::v1;
 use parking_lot::Mutex;
 
-use crate::{files::disk::Disk, pod::pod_workers::PodWorkers};
+use crate::{files::disk::Disk, node::pod_metrics::IMAGES_COLLECTED, pod::pod_workers::PodWorkers};
+
+const FOR_SPACE: &str = "space";
+const FOR_AGE: &str = "age";
 
 /// When an image was first seen and last in use, on the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,7 +64,7 @@ impl ImageGc {
         if wanted == 0 {
             return Ok(());
         }
-        let freed = remove(workers, unused, wanted).await;
+        let freed = remove(workers, unused, wanted, FOR_SPACE).await;
         if freed >= wanted {
             return Ok(());
         }
@@ -78,14 +81,14 @@ impl ImageGc {
             let since = |image: &v1::Image| seen.get(&image.id).map_or(now, |s| s.used.max(s.first));
             unused.into_iter().partition(|image| now.saturating_sub(since(image)) > age)
         };
-        remove(workers, old, u64::MAX).await;
+        remove(workers, old, u64::MAX, FOR_AGE).await;
         rest
     }
 
     /// Frees all it can; the number of bytes.
     pub async fn remove_all_unused(&self, workers: &PodWorkers) -> u64 {
         match self.detect_images(workers).await {
-            Ok(unused) => remove(workers, unused, u64::MAX).await,
+            Ok(unused) => remove(workers, unused, u64::MAX, FOR_SPACE).await,
             Err(_) => 0,
         }
     }
@@ -105,7 +108,8 @@ impl ImageGc {
     }
 }
 
-async fn remove(workers: &PodWorkers, unused: Vec<v1::Image>, wanted: u64) -> u64 {
+/// `reason` is the metrics' word for why they go.
+async fn remove(workers: &PodWorkers, unused: Vec<v1::Image>, wanted: u64, reason: &str) -> u64 {
     let mut freed = 0;
     for image in unused {
         if freed >= wanted {
@@ -116,6 +120,7 @@ async fn remove(workers: &PodWorkers, unused: Vec<v1::Image>, wanted: u64) -> u6
         match workers.shared.runtime.runtime.remove_image(spec).await {
             Ok(()) => {
                 workers.shared.images.forget_image(&image.id);
+                workers.shared.metrics.count(&IMAGES_COLLECTED, &[reason]);
                 freed += image.size;
             }
             Err(error) => tracing::warn!(image = image.id, %error, "failed to remove an image"),

@@ -1,4 +1,5 @@
-//! Keeps container logs within their limits: renames a full one, lets the runtime reopen it, deletes the oldest.
+//! Keeps container logs within their limits: renames a full one, lets the runtime reopen it, deletes the oldest and has
+//! `log_compression` make the others small.
 //! Run by `wiring`; looks at the files alone, and asks the runtime only about a full one.
 //! Never truncates a log that is being written.
 
@@ -18,6 +19,7 @@ use nix::{
     unistd::{UnlinkatFlags, linkat, unlinkat},
 };
 
+use super::log_compression;
 use crate::{
     files::safe_open,
     pod::pod_workers::{PodWorkers, Shared},
@@ -81,12 +83,19 @@ async fn rotate_one(shared: &Shared, container: v1::Container, full: &[PathBuf])
         tracing::warn!(container = container.id, %error, "failed to reopen a log");
     }
     let (failed, keep) = (reopened.is_err(), shared.config.container_log_max_files.max(1) as usize);
-    let finish = move || if failed { put_back(&renamed, &path) } else { remove_superfluous(&path, keep) };
+    let finish = move || {
+        if failed {
+            return put_back(&renamed, &path);
+        }
+        log_compression::clean(&path);
+        remove_superfluous(&path, keep);
+        log_compression::compress_older(&path);
+    };
     let _ = env::spawn_blocking(finish).await;
 }
 
 /// The directory of a log, and its name there.
-fn place(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+pub(super) fn place(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     match (path.parent(), path.file_name()) {
         (Some(directory), Some(name)) => Ok((safe_open::directory(directory)?, name)),
         _ => Err(io::ErrorKind::InvalidInput.into()),

@@ -1,7 +1,8 @@
-//! Container logs on disk: `container_logs` knows their places and links, `log_rotation` keeps them small, `log_file`
+//! Container logs on disk: `container_logs` knows their places and links, `log_rotation` and `log_compression` keep them small, `log_file`
 //! knows when one is complete.
 //! Served by `server::logs`.
 
 pub(crate) mod container_logs;
+mod log_compression;
 pub(crate) mod log_file;
 pub(crate) mod log_rotation;

@@ -4,5 +4,7 @@
 
 pub(crate) mod node_metrics;
 pub mod node_shutdown;
+pub(crate) mod node_startup;
 pub mod node_status;
 pub(crate) mod pod_cleanup;
+pub(crate) mod pod_metrics;

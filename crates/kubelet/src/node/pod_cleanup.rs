@@ -7,6 +7,7 @@ use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 use crate::{
     images::image_gc::ImageGc,
     logs::container_logs,
+    node::pod_metrics::{ORPHAN_POD_VOLUMES, ORPHAN_POD_VOLUMES_ERRORS, ORPHANED_RUNTIME_PODS},
     pod::pod_workers::PodWorkers,
     runtime::{
         container_config::{OWNER, POD_UID},
@@ -53,6 +54,7 @@ async fn remove_orphans(workers: &PodWorkers) {
     let shared = &workers.shared;
     let wanted = |uid: &str| shared.pods.contains(uid) || workers.knows(uid);
     let mut running: HashSet<String> = HashSet::new();
+    let mut orphans: HashSet<String> = HashSet::new();
     match shared.runtime.runtime.list_pod_sandboxes(None).await {
         Ok(sandboxes) => {
             for sandbox in sandboxes {
@@ -64,6 +66,9 @@ async fn remove_orphans(workers: &PodWorkers) {
                     continue;
                 }
                 tracing::info!(uid, sandbox = sandbox.id, "removing a pod that nobody wants");
+                if orphans.insert(uid.clone()) {
+                    shared.metrics.count(&ORPHANED_RUNTIME_PODS, &[]);
+                }
                 let runtime = &shared.runtime.runtime;
                 let result = match runtime.stop_pod_sandbox(&sandbox.id).await {
                     Ok(()) => runtime.remove_pod_sandbox(&sandbox.id).await,
@@ -80,11 +85,18 @@ async fn remove_orphans(workers: &PodWorkers) {
         }
     }
     shared.allocations.retain(wanted);
+    let (mut cleaned, mut failed) = (0.0, 0.0);
     for uid in shared.volumes.pods_on_disk().await.into_iter().filter(|uid| !wanted(uid) && !running.contains(uid)) {
-        if let Err(error) = shared.volumes.tear_down(&uid).await {
-            tracing::warn!(uid, %error, "failed to remove an orphaned pod's directory");
+        match shared.volumes.tear_down(&uid).await {
+            Ok(()) => cleaned += 1.0,
+            Err(error) => {
+                failed += 1.0;
+                tracing::warn!(uid, %error, "failed to remove an orphaned pod's directory");
+            }
         }
     }
+    shared.metrics.set(&ORPHAN_POD_VOLUMES, &[], cleaned);
+    shared.metrics.set(&ORPHAN_POD_VOLUMES_ERRORS, &[], failed);
     for (uid, directory) in container_logs::directories(&shared.config).await {
         if wanted(&uid) || running.contains(&uid) {
             continue;

@@ -131,9 +131,49 @@ pub fn network_problem(answer: &v1::StatusResponse) -> Option<String> {
     ))
 }
 
+/// In the words of the node's condition.
+pub fn runtime_problem(answer: &v1::StatusResponse) -> Option<String> {
+    let conditions = answer.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let condition = conditions.iter().find(|c| c.r#type == "RuntimeReady" && !c.status)?;
+    Some(format!(
+        "container runtime not ready: RuntimeReady=false reason:{} message:{}",
+        condition.reason, condition.message
+    ))
+}
+
+/// Several problems as upstream lists them.
+pub fn aggregated(mut problems: Vec<String>) -> Option<String> {
+    match problems.len() {
+        0 | 1 => problems.pop(),
+        _ => Some(format!("[{}]", problems.join(", "))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_is_not_ready_says_all_that_is_wrong() {
+        let status = |runtime: bool, network: bool| {
+            let condition = |kind: &str, status| v1::RuntimeCondition {
+                r#type: kind.into(),
+                status,
+                reason: "R".into(),
+                message: "why".into(),
+            };
+            let conditions = vec![condition("RuntimeReady", runtime), condition("NetworkReady", network)];
+            let status = v1::RuntimeStatus { conditions };
+            let answer = v1::StatusResponse { status: Some(status), ..Default::default() };
+            aggregated([runtime_problem(&answer), network_problem(&answer)].into_iter().flatten().collect())
+        };
+        let not_ready = "container runtime not ready: RuntimeReady=false reason:R message:why";
+        let no_network = "container runtime network not ready: NetworkReady=false reason:R message:why";
+        assert_eq!(status(true, true), None);
+        assert_eq!(status(false, true).as_deref(), Some(not_ready));
+        assert_eq!(status(true, false).as_deref(), Some(no_network));
+        assert_eq!(status(false, false), Some(format!("[{not_ready}, {no_network}]")));
+    }
 
     #[test]
     fn old_runtimes_have_no_image_volumes() {

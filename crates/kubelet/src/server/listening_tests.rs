@@ -52,6 +52,12 @@ impl View for Nothing {
     async fn metrics(&self, _: &str) -> Result<String, ApiError> {
         Ok(String::new())
     }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    fn observe_health(&self, _: &str, _: bool) {}
 }
 
 #[derive(Debug)]

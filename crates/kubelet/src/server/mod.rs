@@ -6,6 +6,7 @@ mod auth;
 mod checkpoint;
 #[doc(hidden)]
 pub mod fuzzing;
+mod health;
 mod logs;
 mod manifest_server;
 mod node_log_query;
@@ -80,8 +81,12 @@ pub trait View: Send + Sync + 'static {
     async fn stats_summary(&self, only_cpu_and_memory: bool) -> Result<Value, ApiError>;
     /// `/spec`: what the machine is, in cAdvisor's form.
     async fn machine(&self) -> Result<Value, ApiError>;
-    /// A page of metrics in Prometheus text: `metrics`, `resource`, `cadvisor` or `probes`.
+    /// A page of metrics in Prometheus text: `metrics`, `resource`, `cadvisor`, `probes` or `slis`.
     async fn metrics(&self, page: &str) -> Result<String, ApiError>;
+    /// Whether the node's loop turns.
+    fn is_alive(&self) -> bool;
+    /// Notes how a health check went.
+    fn observe_health(&self, check: &str, passed: bool);
 }
 
 pub struct Server {
@@ -186,8 +191,7 @@ impl Shared {
         let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
         let query = query(request.uri().query().unwrap_or_default());
         match segments.as_slice() {
-            ["healthz"] => Ok(text("ok".into())),
-            ["pods"] | ["stats", ..] | ["metrics", ..] => read_only(&*self.view, &segments, &query).await,
+            ["pods" | "healthz" | "stats" | "metrics", ..] => read_only(&*self.view, &segments, &query).await,
             ["containerLogs" | "exec" | "attach" | "portForward" | "run" | "runningpods" | "logs", ..]
                 if !self.config.debugging_handlers =>
             {
@@ -451,8 +455,11 @@ async fn read_only(view: &dyn View, segments: &[&str], query: &[(String, String)
             Ok(json_answer(&view.stats_summary(only).await?))
         }
         ["metrics"] => Ok(text(view.metrics("metrics").await?)),
-        ["metrics", page @ ("resource" | "cadvisor" | "probes")] => Ok(text(view.metrics(page).await?)),
-        ["healthz"] => Ok(text("ok".into())),
+        ["metrics", page @ ("resource" | "cadvisor" | "probes" | "slis")] => Ok(text(view.metrics(page).await?)),
+        ["healthz", named @ ..] => {
+            let checks = [("ping", true), ("log", true), ("syncloop", view.is_alive())];
+            health::answer(&checks, named, query, |check, passed| view.observe_health(check, passed))
+        }
         _ => Err(ApiError::new(api::Reason::NotFound, "404 page not found")),
     }
 }

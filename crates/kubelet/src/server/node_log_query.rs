@@ -9,7 +9,7 @@ use bytes::Bytes;
 use env::Env;
 use futures::{Stream, StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Response, header};
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::{BodyExt, BodyStream, StreamBody};
 use hyper::body::Frame;
 use jiff::Timestamp;
 use tokio::{
@@ -169,22 +169,18 @@ pub async fn answer(
         true => stream::empty().boxed(),
         false => journal(env, &query.journal_arguments(&native)),
     };
-    let files: Vec<Bytes> = match query.has_options() && !in_files.is_empty() {
-        true => vec![
-            format!(
+    let mut all: FrameStream = journal.map(|bytes| Ok(Frame::data(bytes))).boxed();
+    if query.has_options() && !in_files.is_empty() {
+        all = all
+            .chain(said(format!(
                 "\noptions present and query resolved to log files for {in_files:?}\ntry without specifying options\n"
-            )
-            .into(),
-        ],
-        false => {
-            let mut parts = Vec::new();
-            for service in &in_files {
-                parts.push(file_log(config, service).await);
-            }
-            parts
+            )))
+            .boxed();
+    } else {
+        for service in &in_files {
+            all = all.chain(file_log(config, service).await).boxed();
         }
-    };
-    let all = journal.chain(stream::iter(files)).map(|bytes| Ok::<_, BoxError>(Frame::data(bytes)));
+    }
     let mut response = Response::new(StreamBody::new(all).boxed_unsync());
     let kind = HeaderValue::from_static("text/plain;charset=UTF-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -227,19 +223,24 @@ fn chunks(env: Env, child: Child, stdout: ChildStdout) -> impl Stream<Item = Byt
     })
 }
 
-/// Where services without a journal mostly write.
-async fn file_log(config: &Config, service: &str) -> Bytes {
+type FrameStream = stream::BoxStream<'static, Result<Frame<Bytes>, BoxError>>;
+
+fn said(text: String) -> FrameStream {
+    stream::iter([Ok(Frame::data(Bytes::from(text)))]).boxed()
+}
+
+/// Where services without a journal mostly write. A log may be larger than what is free of memory.
+async fn file_log(config: &Config, service: &str) -> FrameStream {
     for name in [service.to_string(), format!("{service}.log"), format!("{service}/{service}.log")] {
         let path = PathBuf::from("/logs").join(&name);
         let found = pages::machine_logs(config, &path.to_string_lossy(), &HeaderMap::new()).await;
         if let Ok(response) = found
             && response.status().is_success()
-            && let Ok(body) = response.into_body().collect().await
         {
-            return body.to_bytes();
+            return StreamExt::boxed(BodyStream::new(response.into_body()));
         }
     }
-    format!("\nlog not found for {service}\n").into()
+    said(format!("\nlog not found for {service}\n"))
 }
 
 #[cfg(test)]

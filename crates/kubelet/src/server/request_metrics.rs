@@ -25,6 +25,7 @@ fn label(path: &str) -> &'static str {
         ("metrics", Some("cadvisor")) => "metrics/cadvisor",
         ("metrics", Some("resource")) => "metrics/resource",
         ("metrics", Some("probes")) => "metrics/probes",
+        ("metrics", Some("slis")) => "other",
         _ => PATHS.into_iter().find(|known| *known == first).unwrap_or("other"),
     }
 }

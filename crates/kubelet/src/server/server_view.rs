@@ -11,10 +11,11 @@ use k8s_openapi::{
     api::core::v1::{Container, ContainerStatus, Pod, PodSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use metrics::{Metrics, Text, slis};
 use serde_json::Value;
 
 use crate::{
-    pod::{pod_spec, pod_workers::Shared},
+    pod::{pod_spec, pod_workers::Shared, sync_loop::SyncLoopHealth},
     runtime::{
         container_config::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID},
         container_exits::{ContainerExit, ContainerExits},
@@ -29,11 +30,14 @@ pub struct NodeView {
     shared: Arc<Shared>,
     stats: Stats,
     exits: ContainerExits,
+    health: Arc<SyncLoopHealth>,
+    /// How health checks went.
+    slis: Metrics,
 }
 
 impl NodeView {
-    pub fn new(shared: Arc<Shared>, exits: ContainerExits) -> Self {
-        Self { stats: Stats::new(shared.clone()), shared, exits }
+    pub fn new(shared: Arc<Shared>, exits: ContainerExits, health: Arc<SyncLoopHealth>) -> Self {
+        Self { stats: Stats::new(shared.clone()), shared, exits, health, slis: Metrics::default() }
     }
 
     /// What port 4194 shows.
@@ -148,7 +152,22 @@ impl View for NodeView {
     }
 
     async fn metrics(&self, page: &str) -> Result<String, ApiError> {
-        self.stats.metrics(page).await
+        match page {
+            "slis" => {
+                let mut text = Text::default();
+                self.slis.render(&mut text);
+                Ok(text.finish())
+            }
+            page => self.stats.metrics(page).await,
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.health.is_alive()
+    }
+
+    fn observe_health(&self, check: &str, passed: bool) {
+        slis::observe(&self.slis, check, "healthz", passed);
     }
 }
 

@@ -1,20 +1,25 @@
 //! The pages of what the node has counted, together with what is only looked at when somebody asks.
-//! Part of `stats`; the families are in `node_metrics`.
+//! Part of `stats`; the families are in `node_metrics` and `pod_metrics`.
 //! Only reads.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
-use api::ApiError;
 use cri::v1;
 use metrics::{Family, Metrics, Text};
 
 use super::pod_facts::claim_name;
 use crate::{
     files::disk::{Disk, Usage},
-    node::node_metrics::{
-        ACTIVE_PODS, CGROUP_VERSION, DESIRED_PODS, IN_PROGRESS_RESIZES, MIRROR_PODS, NODE_NAME, PENDING_RESIZES,
-        RUNNING_CONTAINERS, RUNNING_PODS, VOLUME_ABNORMAL, VOLUME_AVAILABLE, VOLUME_CAPACITY, VOLUME_INODES,
-        VOLUME_INODES_FREE, VOLUME_INODES_USED, VOLUME_USED, VOLUMES,
+    node::{
+        node_metrics::{
+            ACTIVE_PODS, CGROUP_VERSION, DESIRED_PODS, IN_PROGRESS_RESIZES, MIRROR_PODS, NODE_NAME, PENDING_RESIZES,
+            RUNNING_CONTAINERS, RUNNING_PODS, VOLUME_ABNORMAL, VOLUME_AVAILABLE, VOLUME_CAPACITY, VOLUME_INODES,
+            VOLUME_INODES_FREE, VOLUME_INODES_USED, VOLUME_USED, VOLUMES,
+        },
+        pod_metrics::EPHEMERAL_CONTAINERS,
     },
     pod::{
         pod_spec,
@@ -26,11 +31,19 @@ use crate::{
     volumes::plugins::PLUGINS,
 };
 
+/// A scrape is not to wait longer for a runtime that hangs.
+const RUNTIME_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// `/metrics`.
-pub async fn page(shared: &Shared) -> Result<String, ApiError> {
+pub async fn page(shared: &Shared) -> String {
     let mut text = Text::default();
     let present = Metrics::default();
-    runtime(shared, &present).await.map_err(|error| ApiError::internal(error.to_string()))?;
+    // What else is counted is shown without the runtime, too.
+    match shared.env.timeout(RUNTIME_TIMEOUT, runtime(shared, &present)).await {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::debug!(%error, "metrics lack what the runtime has"),
+        None => tracing::debug!("metrics lack what the runtime has: it does not answer"),
+    }
     pods(shared, &present);
     volumes(shared, &present).await;
     present.set(&NODE_NAME, &[&shared.config.node_name], 1.0);
@@ -42,7 +55,7 @@ pub async fn page(shared: &Shared) -> Result<String, ApiError> {
     shared.metrics.render(&mut text);
     present.render(&mut text);
     metrics::process(&mut text);
-    Ok(text.finish())
+    text.finish()
 }
 
 /// `/metrics/probes`.
@@ -75,6 +88,7 @@ async fn runtime(shared: &Shared, present: &Metrics) -> cri::Result<()> {
 
 fn pods(shared: &Shared, present: &Metrics) {
     present.set(&IN_PROGRESS_RESIZES, &[], 0.0);
+    present.set(&EPHEMERAL_CONTAINERS, &[], 0.0);
     for fixed in ["", "true"] {
         present.add(&DESIRED_PODS, &[fixed], 0.0);
         present.add(&ACTIVE_PODS, &[fixed], 0.0);
@@ -82,6 +96,7 @@ fn pods(shared: &Shared, present: &Metrics) {
     for pod in shared.pods.list() {
         let fixed = if pod_spec::is_static(&pod) { "true" } else { "" };
         present.count(&DESIRED_PODS, &[fixed]);
+        present.add(&EPHEMERAL_CONTAINERS, &[], pod_spec::ephemeral_containers(&pod).len() as f64);
         let status = shared.statuses.get(pod_spec::uid(&pod)).or_else(|| pod.status.clone()).unwrap_or_default();
         if !status.phase.as_deref().is_some_and(is_terminal) {
             present.count(&ACTIVE_PODS, &[fixed]);

@@ -161,7 +161,7 @@ impl Stats {
     /// Pages have counters only, so one sample is enough.
     pub async fn metrics(&self, page: &str) -> Result<String, ApiError> {
         match page {
-            "metrics" => counters::page(&self.shared).await,
+            "metrics" => Ok(counters::page(&self.shared).await),
             "probes" => Ok(counters::probes(&self.shared)),
             "cadvisor" => {
                 // The runtime knows only what files take: without it, the rest is told.

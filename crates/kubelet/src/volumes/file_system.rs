@@ -20,10 +20,13 @@ use nix::{
     unistd::{Gid, fchownat},
 };
 
+use super::ownership_progress::OwnershipProgress;
 use crate::files::{remove_tree::remove_tree, safe_open};
 
 /// Of one volume that are given to a group.
 const ENTRIES_MAX: u64 = 50_000_000;
+/// Of a tmpfs, since Linux 6.4.
+const NO_SWAP: &str = "noswap";
 
 /// Mount points at or below `directory`, deepest first.
 pub fn mounts_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
@@ -70,8 +73,32 @@ pub fn mount_tmpfs(path: &Path, size_bytes: Option<i64>) -> io::Result<()> {
     if is_mount_point(path) {
         return Ok(());
     }
-    let options = size_bytes.filter(|size| *size > 0).map(|size| format!("size={size}"));
-    mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), options.as_deref()).map_err(io::Error::from)
+    let size = size_bytes.filter(|size| *size > 0).map(|size| format!("size={size}"));
+    // What is to be in memory alone must not be swapped out, where the kernel can keep it.
+    let kept = [Some(NO_SWAP.to_string()), size.clone()].into_iter().flatten().collect::<Vec<_>>().join(",");
+    match mount_tmpfs_with(path, Some(&kept)) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => mount_tmpfs_with(path, size.as_deref()),
+        done => done,
+    }
+}
+
+fn mount_tmpfs_with(path: &Path, options: Option<&str>) -> io::Result<()> {
+    mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), options).map_err(io::Error::from)
+}
+
+/// Whether the kernel can keep a tmpfs from being swapped out: tried in a directory of its own below `directory`.
+pub fn supports_noswap(directory: &Path) -> bool {
+    let place = directory.join(format!("tmpfs-noswap-test-{}", std::process::id()));
+    let tried = std::fs::create_dir(&place).and_then(|()| mount_tmpfs_with(&place, Some(NO_SWAP)));
+    if tried.is_ok()
+        && let Err(error) = umount2(&place, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+    {
+        tracing::warn!(%error, place = %place.display(), "failed to unmount a tmpfs that was only tried");
+    }
+    if let Err(error) = std::fs::remove_dir(&place) {
+        tracing::warn!(%error, place = %place.display(), "failed to remove a directory that was only tried");
+    }
+    tried.is_ok()
 }
 
 /// `page_size` as the API writes it; the kernel reads the same.
@@ -95,15 +122,22 @@ pub fn remove(directory: &Path) -> io::Result<()> {
 
 /// Gives a volume to a group: files become readable (and writable), directories pass the group on. Other pods may be
 /// writing to it meanwhile.
-pub fn set_volume_ownership(root: &Path, group: u32, read_only: bool, on_root_mismatch: bool) -> io::Result<()> {
+pub fn set_volume_ownership(
+    path: &Path,
+    group: u32,
+    read_only: bool,
+    on_root_mismatch: bool,
+    progress: &OwnershipProgress,
+) -> io::Result<()> {
     // A volume's own path is an administrator's, who may use links.
-    let root = safe_open::directory(&root.canonicalize()?)?;
+    let root = safe_open::directory(&path.canonicalize()?)?;
     if on_root_mismatch {
         let meta = safe_open::metadata(&root)?;
         if meta.gid() == group && meta.mode() & 0o2070 == 0o2070 {
             return Ok(());
         }
     }
+    progress.begin(path);
     let (of_files, of_directories) = if read_only { (0o440, 0o2550) } else { (0o660, 0o2770) };
     let mut waiting = vec![PathBuf::from(".")];
     let mut entries = 0;
@@ -113,6 +147,7 @@ pub fn set_volume_ownership(root: &Path, group: u32, read_only: bool, on_root_mi
         for name in safe_open::names(&directory)? {
             let name = name?;
             entries += 1;
+            progress.count_file();
             if entries > ENTRIES_MAX {
                 return Err(io::Error::other(format!("there are more than {ENTRIES_MAX} files to give to a group")));
             }
@@ -182,14 +217,34 @@ mod tests {
         let host = mode("host");
         // Our own group, so that nobody needs to be root.
         let group = root.metadata().unwrap().gid();
-        set_volume_ownership(&root.join("volume"), group, false, false).unwrap();
+        set_volume_ownership(&root.join("volume"), group, false, false, &OwnershipProgress::default()).unwrap();
         assert_eq!((mode("host"), mode("host/file")), (host, 0o600), "what links lead to is left alone");
         assert_eq!((mode("volume/d/own"), mode("volume/pipe")), (0o660, 0o660));
         assert_eq!((mode("volume") & 0o2770, mode("volume/d") & 0o2770), (0o2770, 0o2770));
         // All was done, as its root shows.
         std::fs::set_permissions(root.join("volume/d/own"), Permissions::from_mode(0o600)).unwrap();
-        set_volume_ownership(&root.join("volume"), group, false, true).unwrap();
+        set_volume_ownership(&root.join("volume"), group, false, true, &OwnershipProgress::default()).unwrap();
         assert_eq!(mode("volume/d/own"), 0o600);
+    }
+
+    #[test]
+    fn memory_is_kept_from_swap_where_the_kernel_can() {
+        if !nix::unistd::geteuid().is_root() {
+            return eprintln!("left out: needs root");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let possible = supports_noswap(directory.path());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left of the trial");
+        for (name, size) in [("any", None), ("small", Some(1 << 20))] {
+            let place = directory.path().join(name);
+            std::fs::create_dir(&place).unwrap();
+            mount_tmpfs(&place, size).unwrap();
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            remove(&place).unwrap();
+            let line = mounts.lines().find(|line| line.contains(&*place.to_string_lossy())).unwrap();
+            let has = |option: &str| line.split([' ', ',']).any(|found| found == option);
+            assert_eq!((has(NO_SWAP), has("size=1024k")), (possible, size.is_some()), "{line}");
+        }
     }
 
     #[test]

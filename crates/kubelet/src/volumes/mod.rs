@@ -11,6 +11,8 @@ mod devices;
 pub(crate) mod error;
 pub(crate) mod file_system;
 pub(crate) mod local_storage;
+pub(crate) mod operation_metrics;
+pub(crate) mod ownership_progress;
 mod payload;
 pub(crate) mod plugin;
 pub(crate) mod plugins;

@@ -5,12 +5,13 @@
 use std::{
     collections::{BTreeMap, HashSet},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Volume};
 
 use super::{
-    certificates::CertificateSources, error::VolumeError, tokens::TokenKey,
+    certificates::CertificateSources, error::VolumeError, ownership_progress::OwnershipProgress, tokens::TokenKey,
     volume_manager::actual_state_of_world::ActualStateOfWorld,
 };
 use crate::{
@@ -58,6 +59,8 @@ pub struct MountContext<'a> {
     pub local_storage_dir: &'a Path,
     /// What other pods have mounted.
     pub actual: &'a ActualStateOfWorld,
+    /// Of giving the volume's files to the pod's group.
+    pub ownership: &'a Arc<OwnershipProgress>,
     /// The name of a new version of the volume's files.
     pub timestamp: &'a str,
 }

@@ -20,7 +20,8 @@ pub fn check_machine(config: &Config, has_cgroup_v2: bool) -> Result<(), Error> 
     Ok(())
 }
 
-fn has_swap() -> bool {
+/// Whether the machine swaps to anything.
+pub fn has_swap() -> bool {
     // The first line has the columns' names.
     std::fs::read_to_string("/proc/swaps").unwrap_or_default().lines().count() > 1
 }

@@ -1,7 +1,10 @@
 //! Builds the parts of a node, each with what it needs of the others.
 //! Used by `wiring`; `loops` runs what is built here.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use client::InformerFactory;
 use k8s_openapi::api::{
@@ -17,7 +20,10 @@ use parking_lot::Mutex;
 use resource_managers::topology_manager::pods;
 use tokio::net::TcpListener;
 
-use super::{Foundation, checks::check_machine};
+use super::{
+    Foundation,
+    checks::{check_machine, has_swap},
+};
 use crate::{
     Error,
     csi::{
@@ -26,7 +32,13 @@ use crate::{
     },
     files::file_work::FileWork,
     images::image_manager::{ImageManager, credential_provider::CredentialProviders, pull_records::PullRecords},
-    node::node_status::{self, Allocatable, NodeStatusManager},
+    node::{
+        node_startup::{self, NodeStartup},
+        node_status::{
+            self, Allocatable, NodeStatusManager,
+            events::{enforced_groups, node_reference, record_failed_enforcement},
+        },
+    },
     pod::{
         admission::hook::PodAdmissionHook,
         pod_manager::PodManager,
@@ -52,7 +64,10 @@ use crate::{
         runtime_manager::{RuntimeLimiter, RuntimeManager},
         user_namespaces::UserNamespaces,
     },
-    volumes::{certificates::CertificateManager, referenced_objects::ReferencedObjects, volume_manager::VolumeManager},
+    volumes::{
+        certificates::CertificateManager, file_system, referenced_objects::ReferencedObjects,
+        volume_manager::VolumeManager,
+    },
 };
 
 /// The first wait of a container that ended, unless the longest is shorter.
@@ -145,6 +160,7 @@ impl Foundation {
             cgroups,
             devices,
             metrics,
+            first_network_pod: AtomicBool::new(true),
         });
         let plugins = Arc::new(plugins);
         Ok(Node {
@@ -218,6 +234,12 @@ impl Foundation {
         let (config, machine) = (&self.config, &self.machine);
         let cgroups = ContainerManager::configured(config, machine);
         check_machine(config, cgroups.is_unified())?;
+        if has_swap() && !file_system::supports_noswap(&config.root_dir) {
+            let text = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) \
+                might be swapped to disk and should no longer be considered secure.";
+            let about = node_reference(&config.node_name);
+            self.recorder.warning(&about, "PossibleMemoryBackedVolumesOnDisk", text);
+        }
         let enforced = config.enforce_node_allocatable;
         let memory_bytes = enforced.then_some(machine.memory_bytes - config.reserved.memory_bytes);
         let reserved_cpu_milli = if enforced { config.reserved.cpu_milli } else { 0 };
@@ -225,6 +247,12 @@ impl Foundation {
         if enforced && config.reserved.pids > 0 {
             let most = machine.most_processes - config.reserved.pids;
             cgroups.limit_processes(most.max(1)).map_err(Error::Groups)?;
+        }
+        for (title, group) in enforced_groups(config) {
+            cgroups.enforce_reserved(group).map_err(|error| {
+                let name = &config.node_name;
+                Error::ResourceManagers(record_failed_enforcement(&self.recorder, name, title, group, &error))
+            })?;
         }
         Ok(Arc::new(cgroups))
     }
@@ -275,7 +303,7 @@ impl Foundation {
         let version = &self.runtime_version;
         NodeStatusManager {
             config: self.config.clone(),
-            client: self.client.clone(),
+            client: self.heartbeat_client.clone(),
             env: self.env.clone(),
             runtime: self.runtime.clone(),
             runtime_version: format!("{}://{}", version.runtime_name, version.runtime_version),
@@ -291,6 +319,11 @@ impl Foundation {
             features: features.clone(),
             csi: csi.clone(),
             devices: devices.plugins.clone(),
+            startup: NodeStartup::new(
+                self.metrics.clone(),
+                node_startup::boot_time(&std::fs::read_to_string("/proc/stat").unwrap_or_default()),
+                self.began,
+            ),
             wake: csi.in_use_changed.clone(),
         }
     }

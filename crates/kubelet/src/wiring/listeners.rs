@@ -43,7 +43,7 @@ pub fn serve(
 ) {
     let shared = &workers.shared;
     let config = &shared.config;
-    let view = Arc::new(NodeView::new(shared.clone(), exits));
+    let view = Arc::new(NodeView::new(shared.clone(), exits, health.clone()));
     if config.read_only_port != 0 {
         let address = SocketAddr::new(config.address.unwrap_or(EVERYWHERE), config.read_only_port);
         let (view, env, metrics, shutdown) =

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use client::{Client, EventRecorder, InformerFactory};
 use cri::{Runtime, v1};
 use env::Env;
+use jiff::Timestamp;
 use metrics::Metrics;
 use resource_managers::machine_topology::SysfsFiles;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,7 @@ use crate::{
     node::{
         node_metrics::FEATURE_ENABLED,
         node_status::{Machine, default_address},
+        pod_metrics,
     },
     resources::resource_managers::sysfs,
     runtime::metered_runtime::MeteredRuntime,
@@ -32,6 +34,8 @@ use crate::{
 struct Foundation {
     config: Arc<Config>,
     client: Client,
+    /// For the node's own status and signs of life, which wait for nothing.
+    heartbeat_client: Client,
     env: Env,
     runtime: Arc<dyn Runtime>,
     runtime_version: cri::v1::VersionResponse,
@@ -39,6 +43,7 @@ struct Foundation {
     sysfs: SysfsFiles,
     recorder: EventRecorder,
     metrics: Metrics,
+    began: Timestamp,
 }
 
 /// The runtime and we must put containers into groups in the same way: what it says holds.
@@ -65,7 +70,8 @@ pub async fn run(
     runtime: Arc<dyn Runtime>,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    let metrics = Metrics::default();
+    let (metrics, began) = (Metrics::default(), env.now());
+    pod_metrics::begin(&metrics);
     own_process::apply(&config)?;
     for (name, stage, on) in config.feature_gates.all() {
         metrics.set(&FEATURE_ENABLED, &[name, stage.label()], f64::from(u8::from(on)));
@@ -88,13 +94,20 @@ pub async fn run(
     let foundation = Foundation {
         machine: Machine::probe(&config.root_dir),
         sysfs: env::spawn_blocking(sysfs::read).await.unwrap_or_default(),
-        recorder: EventRecorder::new(client.clone(), env.clone(), "kubelet", &config.node_name),
+        recorder: EventRecorder::new(
+            client.limited(config.event_rate, &env),
+            env.clone(),
+            "kubelet",
+            &config.node_name,
+        ),
+        client: client.limited(config.request_rate, &env),
+        heartbeat_client: client,
         config: Arc::new(config),
-        client,
         env,
         runtime,
         runtime_version,
         metrics,
+        began,
     };
     let node = foundation.build(&informers, listener)?;
     node.run(&informers, shutdown).await;

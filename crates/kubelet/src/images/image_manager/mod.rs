@@ -25,7 +25,10 @@ use pull_records::PullRecords;
 use tokio::sync::Semaphore;
 
 use crate::{
-    node::node_metrics::{IMAGE_PULL_DURATION, image_size},
+    node::{
+        node_metrics::{IMAGE_PULL_DURATION, image_size},
+        pod_metrics::ENSURED_IMAGES,
+    },
     pod::{pod_spec, pod_start::Pulls},
     runtime::{backoff::Backoff, container_config::security::ImageUser},
 };
@@ -194,8 +197,12 @@ impl ImageManager {
             .await
             .map_err(|error| told(ImageError::Inspect { image: image.clone(), error: error.to_string() }))?;
         let policy = container.image_pull_policy.as_deref().unwrap_or(reference::default_policy(&image));
+        let is_present = present.is_some();
         let mut credentials = credentials::matching(&image, pull_secrets);
         let present = self.accessible(about, pod, &image, policy, present, &mut credentials).await;
+        let is_pulled = policy == "Always" || present.is_none();
+        let words = [policy.to_lowercase(), is_present.to_string(), is_pulled.to_string()];
+        self.metrics.count(&ENSURED_IMAGES, &words.each_ref().map(String::as_str));
         match (policy, present) {
             ("Never", None) => Err(told(ImageError::NeverPull { image: named.into() })),
             ("IfNotPresent" | "Never", Some(found)) => {

@@ -2,9 +2,41 @@
 //! Part of `node_status`.
 //! Tells only what the API server has taken.
 
-use k8s_openapi::api::core::v1::NodeStatus;
+use client::{EventRecorder, ObjectRef};
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
 
 use super::NodeStatusManager;
+use crate::{
+    config::Config,
+    resources::container_manager::reserved_groups::{Enforcement, ReservedGroup},
+};
+
+/// A node that may have no Node object yet, as Events about it name it: its UID is its name.
+pub fn node_reference(name: &str) -> ObjectRef {
+    let mut node = Node::default();
+    (node.metadata.name, node.metadata.uid) = (Some(name.into()), Some(name.into()));
+    client::reference(&node)
+}
+
+/// The groups that are held to what is reserved for them, with what upstream calls each.
+pub fn enforced_groups(config: &Config) -> impl Iterator<Item = (&'static str, &ReservedGroup)> {
+    let all = [("System", &config.system_reserved), ("Kube", &config.kube_reserved)];
+    all.into_iter().filter(|(_, group)| group.enforcement != Enforcement::Nothing)
+}
+
+/// Tells that a group can't be held to what is reserved for it; the message, for whoever gives up because of it.
+pub fn record_failed_enforcement(
+    recorder: &EventRecorder,
+    node: &str,
+    title: &str,
+    group: &ReservedGroup,
+    error: &dyn std::error::Error,
+) -> String {
+    let kind = if group.enforcement == Enforcement::Compressible { " Compressible" } else { "" };
+    let message = format!("Failed to enforce {title} Reserved{kind} Cgroup Limits on {:?}: {error}", group.name);
+    recorder.warning(&node_reference(node), "FailedNodeAllocatableEnforcement", message.clone());
+    message
+}
 
 impl NodeStatusManager {
     /// The node as Events about it name it: its UID is its name.
@@ -15,6 +47,10 @@ impl NodeStatusManager {
     }
 
     pub(super) fn record_allocatable_enforced(&self) {
+        for (title, group) in enforced_groups(&self.config) {
+            let text = format!("Updated limits on {} reserved cgroup {}", title.to_lowercase(), group.name);
+            self.recorder.normal(&self.about(), "NodeAllocatableEnforced", text);
+        }
         if self.config.enforce_node_allocatable {
             let text = "Updated Node Allocatable limit across pods";
             self.recorder.normal(&self.about(), "NodeAllocatableEnforced", text);
@@ -35,6 +71,12 @@ impl NodeStatusManager {
             self.recorder.warning(&self.about(), "Rebooted", text);
         }
     }
+}
+
+/// What tells that pods may be scheduled here again, or no longer, if that is news.
+pub(super) fn schedulable_event(was_unschedulable: bool, node: &Node) -> Option<&'static str> {
+    let unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+    (unschedulable != was_unschedulable).then_some(if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" })
 }
 
 /// The Events that tell of conditions which are new or not what they were.
@@ -59,6 +101,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn cordons_are_told() {
+        let check = |before: bool, spec: serde_json::Value, expected: Option<&str>| {
+            let node: Node = serde_json::from_value(json!({"spec": spec})).unwrap();
+            assert_eq!(schedulable_event(before, &node), expected, "{before} {spec}");
+        };
+        check(false, json!({}), None);
+        check(false, json!({"unschedulable": true}), Some("NodeNotSchedulable"));
+        check(true, json!({"unschedulable": true}), None);
+        check(true, json!({"unschedulable": false}), Some("NodeSchedulable"));
+        check(true, json!({}), Some("NodeSchedulable"));
+    }
 
     #[test]
     fn changed_pressures_are_told() {

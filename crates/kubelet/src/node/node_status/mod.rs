@@ -5,8 +5,9 @@
 
 mod comparison;
 mod devices;
-mod events;
+pub mod events;
 mod extended_resources;
+mod lease;
 mod machine;
 mod pod_cidrs;
 
@@ -20,16 +21,13 @@ use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{
-        coordination::v1::{Lease, LeaseSpec},
-        core::v1::{
-            ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec,
-            NodeStatus, NodeSwapStatus, NodeSystemInfo,
-        },
+    api::core::v1::{
+        ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
+        NodeSwapStatus, NodeSystemInfo,
     },
     apimachinery::pkg::{
         api::resource::Quantity,
-        apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time},
+        apis::meta::v1::{ObjectMeta, Time},
     },
 };
 pub use machine::{Machine, default_address};
@@ -41,17 +39,16 @@ use tokio::sync::Notify;
 use crate::{
     config::Config,
     csi::mounter::CsiManager,
-    node::node_shutdown::ShutdownState,
+    node::{node_shutdown::ShutdownState, node_startup::NodeStartup},
     pod::pod_status::whole_seconds,
     resources::eviction::{Pressure, Pressures, Signal, Threshold, condition_name},
     runtime::{
         pleg::Pleg,
-        runtime_features::{RuntimeFeatures, network_problem},
+        runtime_features::{RuntimeFeatures, aggregated, network_problem, runtime_problem},
     },
     volumes::local_storage,
 };
 
-const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// The first look after something that may have ended a problem.
 const STATUS_INTERVAL_MIN: Duration = Duration::from_millis(20);
 /// A runtime that has not answered for this long makes the node unready.
@@ -94,6 +91,7 @@ pub struct NodeStatusManager {
     /// Volumes of drivers that are in use.
     pub csi: Arc<CsiManager>,
     pub devices: Arc<DeviceManager>,
+    pub startup: NodeStartup,
     /// Asks for a look at the status at once.
     pub wake: Arc<Notify>,
 }
@@ -235,29 +233,33 @@ impl NodeStatusManager {
         result
     }
 
-    /// Why the node cannot run pods just now.
+    /// Why the node cannot run pods just now: all there is to say.
     async fn problem(&self) -> Option<String> {
-        if self.shutdown.is_active() {
-            return Some("node is shutting down".into());
-        }
+        let mut problems = Vec::new();
         let answer = match self.env.timeout(RUNTIME_STATUS_TIMEOUT, self.runtime.status(false)).await {
-            Some(Ok(answer)) => answer,
-            Some(Err(error)) => return Some(format!("container runtime is down: {error}")),
-            None => return Some("container runtime is down: it does not answer".into()),
+            Some(Ok(answer)) => Some(answer),
+            Some(Err(error)) => {
+                problems.push(format!("container runtime is down: {error}"));
+                None
+            }
+            None => {
+                problems.push("container runtime is down: it does not answer".into());
+                None
+            }
         };
-        self.features.observe(&answer);
         let silence = self.pleg.silence();
         if silence > RUNTIME_SILENCE_MAX.max(self.config.relist_interval * 2) {
-            return Some(format!("PLEG is not healthy: pleg was last seen active {silence:?} ago"));
+            problems.push(format!("PLEG is not healthy: pleg was last seen active {silence:?} ago"));
         }
-        let conditions = answer.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        if let Some(condition) = conditions.iter().find(|c| c.r#type == "RuntimeReady" && !c.status) {
-            return Some(format!(
-                "container runtime not ready: RuntimeReady=false reason:{} message:{}",
-                condition.reason, condition.message
-            ));
+        if let Some(answer) = &answer {
+            self.features.observe(answer);
+            problems.extend(runtime_problem(answer));
+            problems.extend(network_problem(answer));
         }
-        network_problem(&answer)
+        if self.shutdown.is_active() {
+            problems.push("node is shutting down".into());
+        }
+        aggregated(problems)
     }
 
     /// `None` when the runtime doesn't say: a silent one must not keep the node from saying so.
@@ -281,6 +283,7 @@ impl NodeStatusManager {
         let wanted = self.describe();
         let api = self.client.api::<Node>();
         loop {
+            self.startup.attempt(self.env.now());
             let result = match api.find(&self.config.node_name).await {
                 Ok(Some(existing)) => {
                     let patch = again(&wanted, &existing).map(Patch::Merge);
@@ -293,7 +296,9 @@ impl NodeStatusManager {
                         Ok(existing)
                     })
                 }
-                Ok(None) if self.config.register_node => api.create(&wanted).await,
+                Ok(None) if self.config.register_node => {
+                    api.create(&wanted).await.inspect(|_| self.startup.registered(self.env.now()))
+                }
                 Ok(None) => Err(api::ApiError::not_found("", "nodes", &self.config.node_name)),
                 Err(error) => Err(error),
             };
@@ -346,7 +351,7 @@ impl NodeStatusManager {
     /// Somebody else's words about our condition are set right at once.
     pub async fn run_watch(self: Arc<Self>, nodes: Informer<Node>) {
         let mut changes = nodes.subscribe();
-        let mut pod_cidrs = String::new();
+        let (mut pod_cidrs, mut unschedulable) = (String::new(), false);
         while let Some(change) = changes.next().await {
             let Some(newest) = change.new else { continue };
             let foreign = {
@@ -361,6 +366,10 @@ impl NodeStatusManager {
                 foreign
             };
             self.tell_pod_cidrs(&newest, &mut pod_cidrs).await;
+            if let Some(event) = events::schedulable_event(unschedulable, &newest) {
+                unschedulable = !unschedulable;
+                self.record_event(event);
+            }
             if foreign {
                 self.wake.notify_one();
             }
@@ -400,6 +409,9 @@ impl NodeStatusManager {
             Ok(node) => {
                 *self.node.lock() = node;
                 *last_report = Some(self.env.monotonic());
+                if ready {
+                    self.startup.ready(self.env.now());
+                }
                 if ready != was_ready {
                     self.record_event(if ready { "NodeReady" } else { "NodeNotReady" });
                 }
@@ -412,75 +424,6 @@ impl NodeStatusManager {
             Err(error) => tracing::warn!(%error, "failed to report the node's status"),
         }
         ready
-    }
-
-    /// Renews the Lease for ever.
-    pub async fn run_lease(self: Arc<Self>) {
-        let interval = self.config.lease_renew_interval;
-        let mut known: Option<Lease> = None;
-        loop {
-            match self.renew(known.take()).await {
-                Ok(lease) => {
-                    known = Some(lease);
-                    self.env.sleep(interval).await;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "failed to renew the node's lease");
-                    self.env.sleep(Duration::from_secs(1)).await;
-                }
-            }
-        }
-    }
-
-    async fn renew(&self, known: Option<Lease>) -> Result<Lease, api::ApiError> {
-        let api = self.client.namespaced::<Lease>(LEASE_NAMESPACE);
-        let name = &self.config.node_name;
-        let existing = match known {
-            Some(lease) => Some(lease),
-            None => api.find(name).await?,
-        };
-        let now = MicroTime(self.env.now());
-        let spec = |lease: &Lease| LeaseSpec {
-            holder_identity: Some(name.clone()),
-            lease_duration_seconds: Some(self.config.lease_seconds),
-            renew_time: Some(now.clone()),
-            ..lease.spec.clone().unwrap_or_default()
-        };
-        let owner = self.owner();
-        match existing {
-            Some(mut lease) => {
-                lease.spec = Some(spec(&lease));
-                if lease.metadata.owner_references.is_none() {
-                    lease.metadata.owner_references = owner;
-                }
-                match api.replace(name, &lease).await {
-                    // Someone else wrote it: the next attempt reads it first.
-                    Err(error) if error.is_conflict() || error.is_not_found() => Err(error),
-                    other => other,
-                }
-            }
-            None => {
-                let metadata = ObjectMeta {
-                    name: Some(name.clone()),
-                    namespace: Some(LEASE_NAMESPACE.into()),
-                    owner_references: owner,
-                    ..Default::default()
-                };
-                let lease = Lease { metadata, spec: Some(spec(&Lease::default())) };
-                api.create(&lease).await
-            }
-        }
-    }
-
-    fn owner(&self) -> Option<Vec<OwnerReference>> {
-        let uid = self.node.lock().metadata.uid.clone()?;
-        Some(vec![OwnerReference {
-            api_version: "v1".into(),
-            kind: "Node".into(),
-            name: self.config.node_name.clone(),
-            uid,
-            ..Default::default()
-        }])
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{runtime::runtime_manager::SandboxError, volumes::error::SetUpError};
 pub enum SyncPodError {
     #[error("error killing pod: {0}")]
     KillPod(cri::Error),
-    #[error("Failed to create pod sandbox: {0}")]
+    #[error("{}", sandbox_text(.0))]
     Sandbox(#[from] SandboxError),
     /// What was just made has gone already; it is made again.
     #[error("the sandbox is gone")]
@@ -23,6 +23,14 @@ pub enum SyncPodError {
     Volumes(#[from] SetUpError),
     #[error("Failed to prepare dynamic resources: prepare dynamic resources: {0}")]
     DynamicResources(#[from] DraError),
+}
+
+/// A group that can't be made is no failure of the runtime.
+fn sandbox_text(error: &SandboxError) -> String {
+    match error {
+        SandboxError::Cgroup { error, .. } => format!("unable to ensure pod container exists: {error}"),
+        error => format!("Failed to create pod sandbox: {error}"),
+    }
 }
 
 impl SyncPodError {
@@ -73,5 +81,23 @@ fn listed(errors: &[MemoryLimitError]) -> String {
     match errors {
         [one] => one.to_string(),
         all => format!("[{}]", all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_can_not_be_made_has_an_event_of_its_own() {
+        let check = |error: SandboxError, reason: &str, message: &str| {
+            let error = SyncPodError::from(error);
+            assert_eq!((error.event_reason(), error.to_string().as_str()), (Some(reason), message));
+        };
+        let full = || io::Error::other("no space left");
+        let message = "unable to ensure pod container exists: no space left";
+        check(SandboxError::Cgroup { uid: "u".into(), error: full() }, "FailedCreatePodContainer", message);
+        let message = "Failed to create pod sandbox: no";
+        check(SandboxError::Config("no".into()), "FailedCreatePodSandBox", message);
     }
 }

@@ -13,7 +13,10 @@ mod sync;
 mod terminate;
 mod worker;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use client::{Client, EventRecorder, Informer};
 use env::Env;
@@ -29,7 +32,10 @@ use worker::Worker;
 use crate::{
     config::Config,
     images::image_manager::ImageManager,
-    node::node_shutdown::ShutdownState,
+    node::{
+        node_shutdown::ShutdownState,
+        pod_metrics::{RESTARTED_PODS, WORKING_PODS},
+    },
     pod::{
         admission::hook::PodAdmissionHook, pod_manager::PodManager, pod_spec, probe_manager::ProbeManager,
         status_manager::StatusManager,
@@ -67,6 +73,8 @@ pub struct Shared {
     pub allocations: AllocationManager,
     pub devices: Arc<ContainerDevices>,
     pub metrics: Metrics,
+    /// No pod with a network of its own has started since this process began.
+    pub first_network_pod: AtomicBool,
 }
 
 /// A pod's state, shared by whoever tells what happened and the worker that acts on it.
@@ -78,22 +86,31 @@ struct Handle {
     released: CancellationToken,
     state: Mutex<PodWorkerState>,
     task: Mutex<Option<tokio::task::AbortHandle>>,
+    metrics: Metrics,
 }
 
 impl Handle {
-    fn new(pod: Arc<Pod>) -> Self {
+    fn new(pod: Arc<Pod>, metrics: Metrics) -> Self {
+        let state = PodWorkerState::new(pod);
+        metrics.add(&WORKING_PODS, &state.labels(), 1.0);
         Self {
             wake: Notify::new(),
             cancel_sync: CancellationToken::new(),
             released: CancellationToken::new(),
-            state: Mutex::new(PodWorkerState::new(pod)),
+            state: Mutex::new(state),
             task: Mutex::default(),
+            metrics,
         }
     }
 
     fn apply(&self, event: PodWorkerEvent) {
         let mut state = self.state.lock();
+        let before = state.labels();
         *state = state.clone().transition(event);
+        if state.labels() != before {
+            self.metrics.add(&WORKING_PODS, &before, -1.0);
+            self.metrics.add(&WORKING_PODS, &state.labels(), 1.0);
+        }
         if state.cancels_sync() {
             self.cancel_sync.cancel();
         }
@@ -142,7 +159,7 @@ impl PodWorkers {
             return handle.apply_and_wake(PodWorkerEvent::Updated(pod));
         }
         let predecessors = predecessors(&handles, &pod);
-        let handle = Arc::new(Handle::new(pod));
+        let handle = Arc::new(Handle::new(pod, self.shared.metrics.clone()));
         handles.insert(uid.clone(), handle.clone());
         let worker = Worker::new(self.shared.clone(), handle.clone(), self.handles.clone(), uid.clone(), fresh);
         let workers = Self { shared: self.shared.clone(), handles: self.handles.clone() };
@@ -161,7 +178,10 @@ impl PodWorkers {
     /// more.
     fn finished(&self, uid: &str, handle: &Handle) {
         self.handles.lock().remove(uid);
-        if let PodWorkerState::Finished { presence: Presence::Recreated(pod), .. } = handle.state() {
+        let state = handle.state();
+        self.shared.metrics.add(&WORKING_PODS, &state.labels(), -1.0);
+        if let PodWorkerState::Finished { presence: Presence::Recreated(pod), .. } = state {
+            self.shared.metrics.count(&RESTARTED_PODS, &["true"]);
             self.update(pod, false);
         }
     }
@@ -210,6 +230,16 @@ impl PodWorkers {
         self.handles.lock().contains_key(uid)
     }
 
+    /// The ends of static pods of this name that no manifest has any more.
+    pub fn ending_static_pods(&self, namespace: &str, name: &str) -> Vec<CancellationToken> {
+        let ends = |handle: &&Arc<Handle>| {
+            let pod = handle.pod();
+            let same = (pod_spec::namespace(&pod), pod_spec::name(&pod)) == (namespace, name);
+            same && pod_spec::is_static(&pod) && !self.shared.pods.contains(pod_spec::uid(&pod))
+        };
+        self.handles.lock().values().filter(ends).map(|handle| handle.released.clone()).collect()
+    }
+
     /// Until nothing of the pod runs and it holds no volumes.
     pub fn wait_terminated(&self, uid: &str) -> impl Future<Output = ()> + use<> {
         let released = self.handles.lock().get(uid).map(|handle| handle.released.clone());
@@ -218,11 +248,6 @@ impl PodWorkers {
                 released.cancelled().await;
             }
         }
-    }
-
-    /// Whether nothing of the pod runs and it holds no volumes.
-    pub fn is_terminated(&self, uid: &str) -> bool {
-        self.handles.lock().get(uid).is_none_or(|handle| handle.released.is_cancelled())
     }
 }
 

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use cri::v1;
+use futures::future::BoxFuture;
 use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use tokio::sync::Notify;
 
@@ -35,72 +36,75 @@ pub(super) struct PodContext {
 
 impl Worker {
     /// Has the pod's claims prepared, then makes volumes and sandbox, at the same time.
-    pub(super) async fn prepare(
-        &mut self,
-        pod: &Arc<Pod>,
-        actions: &PodActions,
-        status: &mut PodRuntimeStatus,
-    ) -> Result<PodContext, SyncPodError> {
-        let shared = self.shared.clone();
-        let handler = match &self.handler {
-            Some(handler) => handler.clone(),
-            None => self.runtime_handler(pod).await?,
-        };
-        shared.runtime.check_handler(pod, &handler)?;
-        let sandbox_config = shared.runtime.sandbox_config(pod, actions.attempt)?;
-        // Nothing is made for a pod whose claims are not ready.
-        shared.devices.claims.prepare(pod, actions.create_sandbox).await?;
-        let began = Notify::new();
-        let sandbox = async {
-            if !actions.create_sandbox {
-                began.notify_one();
-                return Ok(actions.sandbox_id.clone().unwrap_or_default());
-            }
-            self.warn_of_missing_dns(pod);
-            shared.runtime.create_sandbox(pod, &sandbox_config, &handler, &began).await
-        };
-        // What depends on the pod's address waits for it; everything else does not.
-        let early_ips = status.ips(pod, &shared.runtime.host_ips).to_vec();
-        let needs_address = PLUGINS.needs_pod_ip(pod) && early_ips.is_empty();
-        let volumes = async {
-            // Pods that wait for the runtime limiter hold no mounts: many mounts make every call slower.
-            began.notified().await;
-            let references = shared.references.get(pod).await.map_err(SetUpError::from)?;
-            if needs_address {
-                return Ok((references, None));
-            }
-            let mounted = self.mount(pod, &references, &early_ips).await?;
-            Ok::<_, SyncPodError>((references, Some(mounted)))
-        };
-        let (sandbox, volumes) = tokio::join!(sandbox, volumes);
-        let sandbox_id = sandbox?;
-        if actions.create_sandbox {
-            self.pod_limits = Some(pod_limits(pod));
-            *status = match status.sandboxes.is_empty() && status.containers.is_empty() {
-                true => {
-                    let seen = shared.runtime.sandbox_status(&sandbox_id).await.ok().flatten();
-                    let seen = seen.ok_or(SyncPodError::SandboxGone)?;
-                    let status = PodRuntimeStatus { sandboxes: vec![seen], containers: vec![] };
-                    self.followed = Some(status.clone());
-                    status
-                }
-                false => self.snapshot(pod).await.map_err(SyncPodError::Snapshot)?,
+    /// Boxed, as `set_up` is: what is awaited below is large, and each level of polling would carry it on its stack.
+    pub(super) fn prepare<'a>(
+        &'a mut self,
+        pod: &'a Arc<Pod>,
+        actions: &'a PodActions,
+        status: &'a mut PodRuntimeStatus,
+    ) -> BoxFuture<'a, Result<PodContext, SyncPodError>> {
+        Box::pin(async move {
+            let shared = self.shared.clone();
+            let handler = match &self.handler {
+                Some(handler) => handler.clone(),
+                None => self.runtime_handler(pod).await?,
             };
-            self.report_syncing(pod, status);
-        }
-        let ips = status.ips(pod, &shared.runtime.host_ips).to_vec();
-        let (references, mounted) = match volumes? {
-            (references, Some(mounted)) => (references, mounted),
-            (references, None) => {
-                let mounted = self.mount(pod, &references, &ips).await?;
-                (references, mounted)
+            shared.runtime.check_handler(pod, &handler)?;
+            let sandbox_config = shared.runtime.sandbox_config(pod, actions.attempt)?;
+            // Nothing is made for a pod whose claims are not ready.
+            shared.devices.claims.prepare(pod, actions.create_sandbox).await?;
+            let began = Notify::new();
+            let sandbox = async {
+                if !actions.create_sandbox {
+                    began.notify_one();
+                    return Ok(actions.sandbox_id.clone().unwrap_or_default());
+                }
+                self.warn_of_missing_dns(pod);
+                shared.runtime.create_sandbox(pod, &sandbox_config, &handler, &began).await
+            };
+            // What depends on the pod's address waits for it; everything else does not.
+            let early_ips = status.ips(pod, &shared.runtime.host_ips).to_vec();
+            let needs_address = PLUGINS.needs_pod_ip(pod) && early_ips.is_empty();
+            let volumes = async {
+                // Pods that wait for the runtime limiter hold no mounts: many mounts make every call slower.
+                began.notified().await;
+                let references = shared.references.get(pod).await.map_err(SetUpError::from)?;
+                if needs_address {
+                    return Ok((references, None));
+                }
+                let mounted = self.mount(pod, &references, &early_ips).await?;
+                Ok::<_, SyncPodError>((references, Some(mounted)))
+            };
+            let (sandbox, volumes) = tokio::join!(sandbox, volumes);
+            let sandbox_id = sandbox?;
+            if actions.create_sandbox {
+                self.pod_limits = Some(pod_limits(pod));
+                *status = match status.sandboxes.is_empty() && status.containers.is_empty() {
+                    true => {
+                        let seen = shared.runtime.sandbox_status(&sandbox_id).await.ok().flatten();
+                        let seen = seen.ok_or(SyncPodError::SandboxGone)?;
+                        let status = PodRuntimeStatus { sandboxes: vec![seen], containers: vec![] };
+                        self.followed = Some(status.clone());
+                        status
+                    }
+                    false => self.snapshot(pod).await.map_err(SyncPodError::Snapshot)?,
+                };
+                self.report_syncing(pod, status);
             }
-        };
-        self.failures = 0;
-        if let Some(wait) = mounted.refresh_after {
-            self.sync_again_in(wait);
-        }
-        Ok(PodContext { sandbox_id, sandbox_config, handler, references, mounted, pod_ips: ips })
+            let ips = status.ips(pod, &shared.runtime.host_ips).to_vec();
+            let (references, mounted) = match volumes? {
+                (references, Some(mounted)) => (references, mounted),
+                (references, None) => {
+                    let mounted = self.mount(pod, &references, &ips).await?;
+                    (references, mounted)
+                }
+            };
+            self.failures = 0;
+            if let Some(wait) = mounted.refresh_after {
+                self.sync_again_in(wait);
+            }
+            Ok(PodContext { sandbox_id, sandbox_config, handler, references, mounted, pod_ips: ips })
+        })
     }
 
     /// A pod that resolves names with the cluster's servers where there are none uses the node's instead.

@@ -126,6 +126,17 @@ impl PodWorkerState {
         }
     }
 
+    /// How far it is, whether a source has it, and whether it is a manifest's, in the words of the metrics.
+    pub fn labels(&self) -> [&'static str; 3] {
+        let (lifecycle, presence) = match self {
+            Self::Syncing { .. } => ("sync", &Presence::Present),
+            Self::Terminating { presence, .. } => ("terminating", presence),
+            Self::Terminated { presence, .. } | Self::Finished { presence, .. } => ("terminated", presence),
+        };
+        let config = if *presence == Presence::Removed { "orphan" } else { "desired" };
+        [lifecycle, config, if pod_spec::is_static(self.pod()) { "true" } else { "" }]
+    }
+
     pub fn work(&self) -> Work {
         match self {
             Self::Syncing { .. } => Work::SyncPod,

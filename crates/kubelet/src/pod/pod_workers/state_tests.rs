@@ -236,3 +236,17 @@ fn what_cannot_happen_changes_nothing() {
         check(plain(), &[begun, (event, "terminating Deleted 3")], Work::SyncTerminatingPod);
     }
 }
+
+#[test]
+fn working_pods_are_counted_by_how_far_they_are() {
+    let check = |pod: Arc<Pod>, events: Vec<PodWorkerEvent>, expected: [&str; 3]| {
+        let state = events.into_iter().fold(PodWorkerState::new(pod), PodWorkerState::transition);
+        assert_eq!(state.labels(), expected, "{state:?}");
+    };
+    check(plain(), vec![], ["sync", "desired", ""]);
+    check(manifest("a"), vec![], ["sync", "desired", "true"]);
+    check(deleted(30), vec![], ["terminating", "desired", ""]);
+    check(plain(), vec![Removed], ["terminating", "orphan", ""]);
+    check(manifest("a"), vec![Removed, Stopped], ["terminated", "orphan", "true"]);
+    check(manifest("a"), vec![Removed, Updated(manifest("a"))], ["terminating", "desired", "true"]);
+}

@@ -4,6 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{error::SyncPodError, state::PodWorkerEvent, worker::Worker};
@@ -21,70 +22,74 @@ const PREPARE_BACKOFF: env::Backoff = env::Backoff::new(Duration::from_millis(50
 pub(super) const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 
 impl Worker {
-    pub(super) async fn sync_pod(&mut self, pod: &Arc<Pod>) {
-        if self.handler.is_none() {
-            self.handler = self.runtime_handler(pod).await.ok();
-        }
-        // Each round may let the next init container follow a sidecar that has just started.
-        let rounds = pod_spec::init_containers(pod).len() + 2;
-        let mut granted = pod.clone();
-        for _ in 0..rounds {
-            let status = match self.observe(pod).await {
-                Ok(status) => status,
-                Err(error) => {
-                    tracing::warn!(%error, "failed to look at the pod");
-                    return self.sync_again_in(RUNTIME_RETRY);
+    pub(super) fn sync_pod<'a>(&'a mut self, pod: &'a Arc<Pod>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if self.handler.is_none() {
+                self.handler = self.runtime_handler(pod).await.ok();
+            }
+            // Each round may let the next init container follow a sidecar that has just started.
+            let rounds = pod_spec::init_containers(pod).len() + 2;
+            let mut granted = pod.clone();
+            for _ in 0..rounds {
+                let status = match self.observe(pod).await {
+                    Ok(status) => status,
+                    Err(error) => {
+                        tracing::warn!(%error, "failed to look at the pod");
+                        let message = format!("error determining status: {error}");
+                        self.shared.recorder.warning(&client::reference(&**pod), "FailedSync", message);
+                        return self.sync_again_in(RUNTIME_RETRY);
+                    }
+                };
+                if !self.admit(pod, &status).await || !self.within_deadline(pod) {
+                    return;
                 }
-            };
-            if !self.admit(pod, &status).await || !self.within_deadline(pod) {
-                return;
-            }
-            granted = self.allocate(pod, &status);
-            let pod = &granted;
-            self.shared.probes.update(pod, &status, &self.shared.runtime.host_ips, false);
-            self.observe_actuated(pod, &status);
-            let actions = self.pod_actions(pod, &status);
-            if actions.kill_pod && !actions.create_sandbox {
-                return self.apply(PodWorkerEvent::Completed);
-            }
-            self.observe_resize(pod, &actions);
-            if actions.are_none() {
-                if self.resize(pod, &actions).await {
-                    self.resize_completed(pod);
-                }
-                self.refresh_volumes(pod, &status).await;
-                self.report_syncing(pod, &status);
-                return;
-            }
-            self.report_syncing(pod, &status);
-            if self.must_wait_for_network(pod) {
-                return;
-            }
-            let progress = self.carry_out(pod, status, &actions).await;
-            if !progress {
-                break;
-            }
-        }
-        // What was just made was looked at as it was made.
-        let seen = match self.followed.take() {
-            Some(status) => Ok(status),
-            None => self.snapshot(pod).await,
-        };
-        let pod = &granted;
-        match seen {
-            Ok(status) => {
-                self.last = status.clone();
+                granted = self.allocate(pod, &status);
+                let pod = &granted;
                 self.shared.probes.update(pod, &status, &self.shared.runtime.host_ips, false);
-                let reported = self.report_syncing(pod, &status);
-                self.observe_start(pod, &reported);
-                // It may have ended before anyone listened for it.
-                let next = self.pod_actions(pod, &status);
-                if next.kill_pod && !next.create_sandbox {
-                    self.apply(PodWorkerEvent::Completed);
+                self.observe_actuated(pod, &status);
+                let actions = self.pod_actions(pod, &status);
+                if actions.kill_pod && !actions.create_sandbox {
+                    return self.apply(PodWorkerEvent::Completed);
+                }
+                self.observe_resize(pod, &actions);
+                if actions.are_none() {
+                    if self.resize(pod, &actions).await {
+                        self.resize_completed(pod);
+                    }
+                    self.refresh_volumes(pod, &status).await;
+                    self.report_syncing(pod, &status);
+                    return;
+                }
+                self.report_syncing(pod, &status);
+                if self.must_wait_for_network(pod) {
+                    return;
+                }
+                let progress = self.carry_out(pod, status, &actions).await;
+                if !progress {
+                    break;
                 }
             }
-            Err(_) => self.sync_again_in(RUNTIME_RETRY),
-        }
+            // What was just made was looked at as it was made.
+            let seen = match self.followed.take() {
+                Some(status) => Ok(status),
+                None => self.snapshot(pod).await,
+            };
+            let pod = &granted;
+            match seen {
+                Ok(status) => {
+                    self.last = status.clone();
+                    self.shared.probes.update(pod, &status, &self.shared.runtime.host_ips, false);
+                    let reported = self.report_syncing(pod, &status);
+                    self.observe_start(pod, &reported);
+                    // It may have ended before anyone listened for it.
+                    let next = self.pod_actions(pod, &status);
+                    if next.kill_pod && !next.create_sandbox {
+                        self.apply(PodWorkerEvent::Completed);
+                    }
+                }
+                Err(_) => self.sync_again_in(RUNTIME_RETRY),
+            }
+        })
     }
 
     /// Nothing is started or stopped in a pod's own network while the runtime says that there is none.

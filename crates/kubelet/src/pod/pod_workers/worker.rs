@@ -2,7 +2,11 @@
 //! Part of `pod_workers`; the steps are in `sync`, `terminate` and their neighbours.
 //! Decides nothing about the pod's life; every step ends with an event or a wait.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use tracing::Instrument;
@@ -12,7 +16,10 @@ use super::{
     state::{PodWorkerEvent, PodWorkerState, Work},
 };
 use crate::{
-    node::node_metrics::{POD_START_DURATION, POD_START_SLI_DURATION, POD_START_TOTAL_DURATION, POD_WORKER_DURATION},
+    node::{
+        node_metrics::{POD_START_DURATION, POD_START_SLI_DURATION, POD_START_TOTAL_DURATION, POD_WORKER_DURATION},
+        pod_metrics::{CONTAINERS_PER_POD, FIRST_NETWORK_POD_START, POD_WORKER_START_DURATION},
+    },
     pod::{
         admission::Refusal,
         pod_actions::ActuatedResources,
@@ -94,6 +101,7 @@ impl Worker {
     /// Until nothing of the pod is left.
     pub(super) async fn run(mut self) {
         let mut operation = "create";
+        self.observe_beginning();
         loop {
             let (pod, uid) = (self.handle.pod(), self.uid.clone());
             let key = pod_spec::display(&pod);
@@ -128,6 +136,16 @@ impl Worker {
         }
     }
 
+    /// Once, when it is the pod's turn.
+    fn observe_beginning(&self) {
+        let (shared, containers) = (&self.shared, pod_spec::containers(&self.handle.pod()).len());
+        shared.metrics.observe(&CONTAINERS_PER_POD, &[], containers as f64);
+        if let Some(since) = self.starting_since {
+            let waited = shared.env.monotonic().saturating_sub(since);
+            shared.metrics.observe(&POD_WORKER_START_DURATION, &[], waited.as_secs_f64());
+        }
+    }
+
     pub(super) fn apply(&self, event: PodWorkerEvent) {
         self.handle.apply(event);
     }
@@ -147,6 +165,10 @@ impl Worker {
             let pulling = self.shared.images.pulling_time(&self.uid);
             if let Some(seconds) = pod_start::indicator(pod, status, pulling, self.shared.env.now()) {
                 self.shared.metrics.observe(&POD_START_SLI_DURATION, &[], seconds);
+                // Whoever looks for trouble with the network looks at the first that has one.
+                if !pod_spec::host_network(pod) && self.shared.first_network_pod.swap(false, Ordering::Relaxed) {
+                    self.shared.metrics.set(&FIRST_NETWORK_POD_START, &[], seconds);
+                }
             }
         }
         let (Some(since), env) = (self.starting_since.take(), &self.shared.env) else { return };

@@ -106,7 +106,7 @@ impl SyncLoop {
             return old.iter().for_each(|gone| self.api_removed(gone));
         };
         if pod_spec::is_mirror(&pod) {
-            return mirror::changed(&self.workers.shared, pod);
+            return mirror::changed(&self.workers, pod);
         }
         // Deleted and made again under the same name between two looks.
         if let Some(other) = self.workers.shared.pods.by_name(pod_spec::namespace(&pod), pod_spec::name(&pod))
@@ -148,7 +148,7 @@ impl SyncLoop {
 
     fn api_removed(&self, pod: &Arc<Pod>) {
         if pod_spec::is_mirror(pod) {
-            return mirror::removed(&self.workers.shared, pod);
+            return mirror::removed(&self.workers, pod);
         }
         self.workers.shared.pods.remove(pod_spec::uid(pod));
         self.workers.remove(pod_spec::uid(pod));
@@ -163,13 +163,13 @@ impl SyncLoop {
             shared.pods.remove(pod_spec::uid(gone));
             self.workers.remove(pod_spec::uid(gone));
             // A changed manifest has another UID and the same name: its mirror is made anew.
-            mirror::orphaned(shared, gone);
+            mirror::orphaned(&self.workers, gone);
             shared.allocations.retry(PODS_REMOVED);
         }
         for pod in list.pods.iter().filter(|pod| !has(&before, pod_spec::uid(pod))) {
             shared.pods.set(pod.clone());
             self.workers.update(pod.clone(), false);
-            mirror::ensure(shared, pod);
+            mirror::ensure(&self.workers, pod);
         }
         // One that names its own UID keeps it when it is edited.
         let edited =

@@ -94,16 +94,23 @@ impl Hierarchy {
         Ok(())
     }
 
-    pub fn set_cpu(&self, path: &[String], shares: i64, quota: i64) -> io::Result<()> {
+    pub fn set_shares(&self, path: &[String], shares: i64) -> io::Result<()> {
         let Some(place) = self.group_dir("cpu", path) else { return Ok(()) };
         match self {
+            Self::Unified { .. } => write(&place, "cpu.weight", &weight(shares).to_string()),
+            Self::Separate { .. } => write(&place, "cpu.shares", &shares.to_string()),
+        }
+    }
+
+    pub fn set_cpu(&self, path: &[String], shares: i64, quota: i64) -> io::Result<()> {
+        let Some(place) = self.group_dir("cpu", path) else { return Ok(()) };
+        self.set_shares(path, shares)?;
+        match self {
             Self::Unified { .. } => {
-                write(&place, "cpu.weight", &weight(shares).to_string())?;
                 let limit = if quota > 0 { quota.to_string() } else { "max".into() };
                 write(&place, "cpu.max", &format!("{limit} 100000"))
             }
             Self::Separate { .. } => {
-                write(&place, "cpu.shares", &shares.to_string())?;
                 write(&place, "cpu.cfs_period_us", "100000")?;
                 write(&place, "cpu.cfs_quota_us", &if quota > 0 { quota } else { -1 }.to_string())
             }

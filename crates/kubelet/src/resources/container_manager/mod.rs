@@ -6,6 +6,7 @@ mod burstable;
 mod group_names;
 mod hierarchy;
 mod protected_memory;
+pub mod reserved_groups;
 mod systemd;
 #[cfg(test)]
 mod tests;

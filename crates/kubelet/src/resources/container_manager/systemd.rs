@@ -42,22 +42,28 @@ impl Property {
 /// What limits mean to systemd, which has its own units for each.
 pub fn properties(limits: PodLimits, pids: Option<i64>, unified: bool) -> Vec<Property> {
     let mut list = Vec::new();
-    list.push(match unified {
-        // The kernel's own mapping of [2, 262144] to [1, 10000].
-        true => Property::number("CPUWeight", super::hierarchy::weight(limits.cpu_shares) as u64),
-        false => Property::number("CPUShares", limits.cpu_shares as u64),
-    });
+    list.push(shares(limits.cpu_shares, unified));
     // Microseconds per second, in steps of ten milliseconds, so that the kernel's period divides it.
     let per_second = match limits.cpu_quota {
         quota if quota > 0 => (quota as u64 * 1_000_000 / QUOTA_PERIOD as u64).div_ceil(10_000) * 10_000,
         _ => INFINITY,
     };
     list.push(Property::number("CPUQuotaPerSecUSec", per_second));
-    if let Some(bytes) = limits.memory_bytes {
-        list.push(Property::number(if unified { "MemoryMax" } else { "MemoryLimit" }, bytes as u64));
-    }
+    list.extend(limits.memory_bytes.map(|bytes| memory_max(bytes, unified)));
     list.extend(pids.map(tasks_max));
     list
+}
+
+pub fn shares(shares: i64, unified: bool) -> Property {
+    match unified {
+        // The kernel's own mapping of [2, 262144] to [1, 10000].
+        true => Property::number("CPUWeight", super::hierarchy::weight(shares) as u64),
+        false => Property::number("CPUShares", shares as u64),
+    }
+}
+
+pub fn memory_max(bytes: i64, unified: bool) -> Property {
+    Property::number(if unified { "MemoryMax" } else { "MemoryLimit" }, bytes as u64)
 }
 
 pub fn tasks_max(most: i64) -> Property {

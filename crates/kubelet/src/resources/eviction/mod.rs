@@ -15,11 +15,13 @@ use std::{
     time::Duration,
 };
 
+use api::placement;
+use client::EventType;
 use filesystems::FileSystems;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Taint};
 use local_storage::DiskUsage;
 use parking_lot::Mutex;
-use ranking::Usage;
+use ranking::{EvictionMessage, Usage};
 use thresholds::{Observation, Observations, ThresholdHistory};
 pub use thresholds::{Pressure, Signal, Threshold, ThresholdError, parse, with_allocatable, with_reclaim};
 use tokio::sync::Notify;
@@ -27,7 +29,7 @@ use tokio::sync::Notify;
 use crate::{
     files::disk::{self, Disk},
     images::image_gc::ImageGc,
-    node::node_metrics::EVICTIONS,
+    node::{node_metrics::EVICTIONS, pod_metrics::EVICTION_STATS_AGE},
     pod::{
         admission::preemption::is_critical,
         pod_spec::{self, QosClass},
@@ -44,6 +46,7 @@ use crate::{
 const MONITORING_INTERVAL: Duration = Duration::from_secs(10);
 /// How long to wait for an evicted pod before the next look.
 const POD_CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
+const END_TIMEOUT_MIN: Duration = Duration::from_secs(10);
 /// A pod that must go at once still gets this much to end.
 const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
 
@@ -63,12 +66,21 @@ impl Pressures {
             return None;
         }
         let only_memory = found == [Pressure::Memory];
-        if found.is_empty() || (only_memory && pod_spec::qos_class(pod) != QosClass::BestEffort) {
+        let asks = || pod_spec::qos_class(pod) != QosClass::BestEffort;
+        if found.is_empty() || (only_memory && (asks() || tolerates_memory_pressure(pod))) {
             return None;
         }
         let names: Vec<&str> = found.iter().map(|pressure| condition_name(*pressure)).collect();
         Some(format!("The node had condition: [{}]. ", names.join(" ")))
     }
+}
+
+/// As every pod of a DaemonSet does.
+fn tolerates_memory_pressure(pod: &Pod) -> bool {
+    let (key, effect) = ("node.kubernetes.io/memory-pressure".to_string(), "NoSchedule".to_string());
+    let taint = Taint { key, effect, ..Taint::default() };
+    let mut tolerations = pod_spec::spec(pod).tolerations.iter().flatten();
+    tolerations.any(|toleration| placement::tolerates(toleration, &taint))
 }
 
 pub fn condition_name(pressure: Pressure) -> &'static str {
@@ -101,6 +113,7 @@ impl EvictionManager {
     async fn synchronize(&self, history: &mut ThresholdHistory) {
         let shared = &self.workers.shared;
         let (seen, systems) = self.observe().await;
+        let seen_at = shared.env.monotonic();
         let thresholds = systems.thresholds(&self.thresholds);
         let decision = history.decide(&thresholds, &seen, shared.env.monotonic(), shared.config.eviction_transition);
         let before = std::mem::replace(&mut *shared.pressures.0.lock(), decision.pressures.clone());
@@ -123,8 +136,11 @@ impl EvictionManager {
             false => pod_spec::grace_period_seconds(pod).min(shared.config.eviction_max_grace_seconds).max(0),
         };
         let message = ranking::message(pod, usage, &threshold, shortage);
-        self.evict(pod, threshold.signal.name(), message.clone(), Some(message), grace);
-        self.wait_for_end(pod).await;
+        let age = shared.env.monotonic().saturating_sub(seen_at);
+        shared.metrics.observe(&EVICTION_STATS_AGE, &[threshold.signal.name()], age.as_secs_f64());
+        let disruption_message = Some(message.text.clone());
+        self.evict(pod, threshold.signal.name(), message, disruption_message, grace);
+        self.wait_for_end(pod, grace).await;
     }
 
     /// Removes what nobody uses; true when that was enough.
@@ -301,7 +317,8 @@ impl EvictionManager {
         for pod in pods {
             let usage = self.disk_usage(&pod, &by_pod, true).await;
             if let Some(excess) = local_storage::excess(&pod, &usage) {
-                self.evict(&pod, excess.signal, excess.message, None, IMMEDIATE_GRACE_PERIOD_SECONDS);
+                let message = EvictionMessage { text: excess.message, ..EvictionMessage::default() };
+                self.evict(&pod, excess.signal, message, None, IMMEDIATE_GRACE_PERIOD_SECONDS);
             }
         }
     }
@@ -311,25 +328,35 @@ impl EvictionManager {
         &self,
         pod: &Arc<Pod>,
         signal: &str,
-        message: String,
+        message: EvictionMessage,
         disruption_message: Option<String>,
         grace_period_seconds: i64,
     ) {
         self.workers.shared.metrics.count(&EVICTIONS, &[signal]);
+        let EvictionMessage { text: message, annotations } = message;
         tracing::warn!(pod = pod_spec::display(pod), message, "evicting a pod");
-        self.workers.shared.recorder.warning(&client::reference(&**pod), "Evicted", message.clone());
+        let (about, recorder) = (client::reference(&**pod), &self.workers.shared.recorder);
+        recorder.annotated(&about, EventType::Warning, "Evicted", message.clone(), annotations);
         let eviction = Eviction { reason: "Evicted".into(), message, disruption_message, grace_period_seconds };
         self.workers.evict(pod_spec::uid(pod), eviction);
     }
 
     /// So that the next look sees what the pod's end has freed.
-    async fn wait_for_end(&self, pod: &Pod) {
-        let env = &self.workers.shared.env;
-        let until = env.monotonic() + POD_CLEANUP_TIMEOUT;
-        while !self.workers.is_terminated(pod_spec::uid(pod)) && env.monotonic() < until {
-            env.sleep(Duration::from_millis(500)).await;
+    async fn wait_for_end(&self, pod: &Pod, grace_period_seconds: i64) {
+        let shared = &self.workers.shared;
+        let (env, uid) = (&shared.env, pod_spec::uid(pod));
+        if env.timeout(end_timeout(grace_period_seconds), self.workers.wait_terminated(uid)).await.is_none() {
+            let text = "Container runtime did not kill the pod within specified grace period.";
+            shared.recorder.warning(&client::reference(pod), "ExceededGracePeriod", text);
         }
+        env.timeout(POD_CLEANUP_TIMEOUT, self.workers.wait_terminated(uid)).await;
     }
+}
+
+/// How long an evicted pod is waited for before it is told of: its grace period and half of it again.
+fn end_timeout(grace_period_seconds: i64) -> Duration {
+    let seconds = grace_period_seconds.saturating_add(grace_period_seconds / 2);
+    Duration::from_secs(seconds.max(0) as u64).max(END_TIMEOUT_MIN)
 }
 
 struct ContainerUsage {
@@ -385,6 +412,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_end_is_waited_for_as_long_as_upstream_does() {
+        let check = |grace, expected| assert_eq!(end_timeout(grace), Duration::from_secs(expected), "{grace}");
+        [(0, 10), (1, 10), (8, 12), (30, 45)].into_iter().for_each(|(grace, expected)| check(grace, expected));
+    }
+
+    #[test]
     fn process_ids_are_bounded_by_the_smaller_limit() {
         assert_eq!(process_ids("0.1 0.2 0.3 2/300 999\n", "4194304\n", "1000\n"), (700, 1000));
         assert_eq!(process_ids("", "1", "1"), (0, 0));
@@ -420,6 +453,18 @@ mod tests {
         check(&[], pod(0, json!({})), false);
         check(&[Pressure::Memory], pod(0, json!({})), true);
         check(&[Pressure::Memory], pod(0, asking()), false);
+        let tolerating = |key: &str, effect: &str| {
+            let mut pod = pod(0, json!({}));
+            let toleration = json!([{"key": key, "operator": "Exists", "effect": effect}]);
+            pod.spec.as_mut().unwrap().tolerations = serde_json::from_value(toleration).unwrap();
+            pod
+        };
+        let key = "node.kubernetes.io/memory-pressure";
+        check(&[Pressure::Memory], tolerating(key, "NoSchedule"), false);
+        check(&[Pressure::Memory], tolerating(key, ""), false);
+        check(&[Pressure::Memory], tolerating(key, "NoExecute"), true);
+        check(&[Pressure::Memory], tolerating("node.kubernetes.io/disk-pressure", "NoSchedule"), true);
+        check(&[Pressure::Memory, Pressure::Disk], tolerating(key, "NoSchedule"), true);
         check(&[Pressure::Disk], pod(0, asking()), true);
         check(&[Pressure::Disk], pod(2_000_000_000, asking()), false);
     }

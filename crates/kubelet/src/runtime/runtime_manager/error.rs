@@ -33,7 +33,10 @@ pub enum SandboxError {
 
 impl SandboxError {
     pub fn event_reason(&self) -> &'static str {
-        "FailedCreatePodSandBox"
+        match self {
+            Self::Cgroup { .. } => "FailedCreatePodContainer",
+            _ => "FailedCreatePodSandBox",
+        }
     }
 }
 

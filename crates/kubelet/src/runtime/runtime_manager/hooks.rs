@@ -8,9 +8,12 @@ use cri::v1::ExecSyncResponse;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pod};
 
 use super::RuntimeManager;
-use crate::pod::{
-    http_probe::{self, HttpError, HttpRequest},
-    pod_spec,
+use crate::{
+    node::pod_metrics::{HOOK_HTTP_FALLBACKS, SLEEPS_CUT_SHORT},
+    pod::{
+        http_probe::{self, HttpError, HttpRequest},
+        pod_spec,
+    },
 };
 
 /// Whose hook it is, and where it runs.
@@ -60,7 +63,15 @@ pub async fn run(
 ) -> Result<(), HookError> {
     let work = run_unlimited(manager, hook, target, limit);
     match limit {
-        Some(limit) => manager.env.timeout(limit, work).await.unwrap_or(Err(HookError::Timeout)),
+        Some(limit) => match manager.env.timeout(limit, work).await {
+            Some(done) => done,
+            None => {
+                if hook.sleep.is_some() {
+                    manager.metrics.count(&SLEEPS_CUT_SHORT, &[]);
+                }
+                Err(HookError::Timeout)
+            }
+        },
         None => work.await,
     }
 }
@@ -117,6 +128,7 @@ async fn ask(manager: &RuntimeManager, get: &HTTPGetAction, target: HookTarget<'
     request.tls = false;
     request.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
     http_probe::send(&request).await.map_err(|_| HttpHookError::Request(error))?;
+    manager.metrics.count(&HOOK_HTTP_FALLBACKS, &[]);
     let text = "got HTTP response, retry with HTTP succeeded";
     let message = format!("request to HTTPS lifecycle hook {} {text}", request.authority());
     manager.recorder.warning(&client::reference(target.pod), "LifecycleHTTPFallback", message);

@@ -8,7 +8,10 @@ use tokio::sync::Notify;
 
 use super::{RuntimeManager, SandboxError, host_dns};
 use crate::{
-    node::node_metrics::{CGROUP_DURATION, STARTED_PODS, STARTED_PODS_ERRORS},
+    node::{
+        node_metrics::{CGROUP_DURATION, STARTED_PODS, STARTED_PODS_ERRORS},
+        pod_metrics::{USER_NAMESPACED_PODS, USER_NAMESPACED_PODS_ERRORS},
+    },
     pod::pod_spec,
     runtime::{
         container_config::{
@@ -81,6 +84,10 @@ impl RuntimeManager {
         began: &Notify,
     ) -> Result<String, SandboxError> {
         self.metrics.count(&STARTED_PODS, &[]);
+        let has_users = user_namespaces::wanted(pod);
+        if has_users {
+            self.metrics.count(&USER_NAMESPACED_PODS, &[]);
+        }
         let create = async {
             began.notify_one();
             let logs = config.log_directory.clone();
@@ -98,6 +105,11 @@ impl RuntimeManager {
         };
         // Pods that have theirs already get their containers first.
         let made = self.starts.run_last(create).await;
-        made.inspect_err(|_| self.metrics.count(&STARTED_PODS_ERRORS, &[]))
+        made.inspect_err(|_| {
+            self.metrics.count(&STARTED_PODS_ERRORS, &[]);
+            if has_users {
+                self.metrics.count(&USER_NAMESPACED_PODS_ERRORS, &[]);
+            }
+        })
     }
 }

@@ -15,7 +15,10 @@ use crate::{
     files::file_work::FileWorkError,
     images::image_manager::{PodIdentity, PresentImage},
     logs::container_logs,
-    node::node_metrics::{STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS},
+    node::{
+        node_metrics::{STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS},
+        pod_metrics::{IMAGE_VOLUMES, IMAGE_VOLUMES_ERRORS, IMAGE_VOLUMES_MOUNTED},
+    },
     pod::pod_spec::{self, Kind},
     resources::container_devices,
     runtime::{
@@ -59,6 +62,9 @@ impl RuntimeManager {
         let image = self.images.ensure(&about, PodIdentity::new(pod), container, context.pull_secrets).await;
         let image = image.map_err(StartContainerError::Image)?;
         let image_volumes = self.image_volumes(context, kind, container).await?;
+        let mounted = container.volume_mounts.iter().flatten();
+        let mounted = mounted.filter(|mount| image_volumes.contains_key(&mount.name)).count() as f64;
+        self.metrics.add(&IMAGE_VOLUMES, &[], image_volumes.len() as f64);
         let config = self
             .container_config(context, kind, container, &image, &image_volumes)
             .await
@@ -69,7 +75,13 @@ impl RuntimeManager {
         let create_and_start = async {
             let _start = context.starts.begin();
             let made = self.runtime.create_container(context.sandbox_id, config, context.sandbox_config.clone()).await;
-            let id = made.map_err(StartContainerError::Create)?;
+            let id = made.map_err(|error| {
+                if mounted > 0.0 && error.to_string().contains("ImageVolumeMountFailed") {
+                    self.metrics.add(&IMAGE_VOLUMES_ERRORS, &[], mounted);
+                }
+                StartContainerError::Create(error)
+            })?;
+            self.metrics.add(&IMAGE_VOLUMES_MOUNTED, &[], mounted);
             self.recorder.normal(&about, "Created", "Container created");
             self.runtime.start_container(&id).await.map_err(StartContainerError::Run)?;
             self.managers.started(pod, &container.name, &id, cpu_set).await;

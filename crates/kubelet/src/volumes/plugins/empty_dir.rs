@@ -16,6 +16,7 @@ use crate::{
     volumes::{
         error::VolumeError,
         file_system,
+        ownership_progress::OwnershipProgress,
         plugin::{MountContext, Mounter, SetUp, Spec, VolumePlugin},
     },
 };
@@ -75,7 +76,8 @@ fn make(path: &Path, medium: &Medium, group: Option<u32>) -> io::Result<()> {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))?;
         }
         if let Some(group) = group {
-            file_system::set_volume_ownership(path, group, false, false)?;
+            // It is empty: there is nothing to tell of.
+            file_system::set_volume_ownership(path, group, false, false, &OwnershipProgress::default())?;
         }
     }
     Ok(())

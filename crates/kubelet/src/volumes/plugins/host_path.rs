@@ -115,6 +115,7 @@ mod tests {
             pods_dir: Path::new("/nowhere"),
             local_storage_dir: Path::new("/nowhere"),
             actual: &ActualStateOfWorld::default(),
+            ownership: &Default::default(),
             timestamp: "now",
         };
         HostPathPlugin.new_mounter(Spec::Persistent { volume: &volume, read_only: false }, &context)?()

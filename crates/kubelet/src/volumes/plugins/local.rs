@@ -6,6 +6,7 @@
 use std::{
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -17,6 +18,7 @@ use crate::{
         error::VolumeError,
         file_system,
         local_storage::LocalDirectory,
+        ownership_progress::OwnershipProgress,
         plugin::{MountContext, Mounter, SetUp, Spec, VolumePlugin, Warning, is_block},
     },
 };
@@ -44,11 +46,12 @@ impl VolumePlugin for LocalPlugin {
         let policy = security_context.and_then(|c| c.fs_group_change_policy.as_deref());
         let target = context.volume_dir(self, &local.name);
         let group = context.fs_group();
-        let ownership = Ownership { group, only_when_root_differs: policy == Some("OnRootMismatch") };
+        let only_when_root_differs = policy == Some("OnRootMismatch");
+        let ownership = Ownership { group, only_when_root_differs, progress: context.ownership.clone() };
         let others = group.and_then(|_| mounted_by_another(&local, &target, context));
         Ok(Box::new(move || {
             let owner = others.map(|path| owning_group(&path)).transpose()?;
-            let path = local.prepare(ownership, &target)?;
+            let path = local.prepare(&ownership, &target)?;
             let warning = match (group, owner) {
                 (Some(wanted), Some(owner)) if wanted != owner => Some(already_mounted(&local.name, wanted, owner)),
                 _ => None,
@@ -80,10 +83,11 @@ fn mounted_by_another(local: &LocalVolume, target: &Path, context: &MountContext
 }
 
 /// How the files of a volume are to be given to a group.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Ownership {
     group: Option<u32>,
     only_when_root_differs: bool,
+    progress: Arc<OwnershipProgress>,
 }
 
 struct LocalVolume {
@@ -112,7 +116,7 @@ impl LocalVolume {
     }
 
     /// Checks what is there and gives it to the pod's group. A device is mounted at `target`. Where the files are.
-    fn prepare(&self, ownership: Ownership, target: &Path) -> Result<PathBuf, VolumeError> {
+    fn prepare(&self, ownership: &Ownership, target: &Path) -> Result<PathBuf, VolumeError> {
         if let Some(directory) = &self.provisioned {
             directory.set_up()?;
         }
@@ -130,7 +134,8 @@ impl LocalVolume {
             (false, false) => return Err(VolumeError::NeitherDirectoryNorDevice),
         };
         if let Some(group) = ownership.group.filter(|_| !self.read_only) {
-            file_system::set_volume_ownership(files, group, false, ownership.only_when_root_differs)?;
+            let lazily = ownership.only_when_root_differs;
+            file_system::set_volume_ownership(files, group, false, lazily, &ownership.progress)?;
         }
         Ok(files.to_path_buf())
     }
@@ -159,10 +164,10 @@ mod tests {
 
     #[test]
     fn only_devices_and_directories_are_volumes() {
-        let ownership = Ownership { group: None, only_when_root_differs: false };
+        let ownership = Ownership::default();
         let check = |path: &str, mode: &str, expected: &str| {
             let found = local(json!({"local": {"path": path}, "volumeMode": mode}), false);
-            let error = found.prepare(ownership, Path::new("/nowhere")).unwrap_err().to_string();
+            let error = found.prepare(&ownership, Path::new("/nowhere")).unwrap_err().to_string();
             assert!(error.contains(expected), "{path}: {error}");
         };
         check("/dev/null", "Block", "is not a block device");
@@ -180,8 +185,8 @@ mod tests {
             let found = local(json!({"local": {"path": directory.path()}}), read_only);
             // Our own group, so that nobody needs to be root.
             let group = Some(file.metadata().unwrap().gid());
-            let ownership = Ownership { group, only_when_root_differs: false };
-            assert_eq!(found.prepare(ownership, Path::new("/nowhere")).unwrap(), directory.path());
+            let ownership = Ownership { group, ..Ownership::default() };
+            assert_eq!(found.prepare(&ownership, Path::new("/nowhere")).unwrap(), directory.path());
             let given = file.metadata().unwrap().mode() & 0o777 == 0o660;
             assert_eq!(given, expected, "{read_only}");
         };

@@ -159,6 +159,7 @@ mod tests {
             pods_dir: Path::new("/nowhere"),
             local_storage_dir: Path::new("/nowhere"),
             actual: &ActualStateOfWorld::default(),
+            ownership: &Default::default(),
             timestamp: "now",
         })
     }

@@ -39,8 +39,9 @@ impl VolumeManager {
             only_when_root_differs: policy == Some("OnRootMismatch"),
             tokens,
             is_remount,
+            ownership: Arc::default(),
         };
-        let path = self.csi.mount(&request).await?;
+        let path = self.telling_ownership(pod, &request.ownership, self.csi.mount(&request)).await?;
         if let Some(persistent) = persistent.filter(|_| !is_remount) {
             self.expand(pod, &request.volume, persistent, &path, None).await?;
         }

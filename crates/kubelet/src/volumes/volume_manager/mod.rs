@@ -25,6 +25,7 @@ use client::{Client, EventRecorder};
 use desired_state_of_world::DesiredStateOfWorld;
 use desired_state_of_world_populator::Uses;
 use env::Env;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Volume};
 use metrics::Metrics;
 use parking_lot::Mutex;
@@ -33,7 +34,8 @@ use reconciler::{Action, reconcile};
 use super::{
     certificates::{CertificateManager, CertificateSources},
     error::{SetUpError, TearDownError, VolumeError},
-    file_system,
+    file_system, operation_metrics,
+    ownership_progress::OwnershipProgress,
     plugin::{MountContext, Mounter, Spec, VolumePlugin, VolumePlugins, is_claim, is_read_only_claim, type_name},
     plugins::PLUGINS,
     tokens::{TokenError, TokenKey, TokenManager},
@@ -42,7 +44,6 @@ use crate::{
     config::Config,
     csi::{mounter::CsiManager, volume::CsiVolume},
     files::file_work::FileWork,
-    node::node_metrics::STORAGE_DURATION,
     pod::pod_spec,
     runtime::container_config::{downward::NodeFacts, environment::References},
 };
@@ -132,53 +133,59 @@ impl VolumeManager {
     }
 
     /// Mounts, or brings up to date, every volume of the pod.
-    pub async fn set_up(&self, pod: &Pod, facts: &MountFacts<'_>) -> Result<MountedVolumes, SetUpError> {
-        let uid = pod_spec::uid(pod);
-        self.desired.lock().add_pod(pod, self.plugins);
-        let actions = reconcile(uid, &self.desired.lock(), &self.actual.lock());
-        let volumes = || pod_spec::spec(pod).volumes.iter().flatten();
-        let mut refresh_after: Option<Duration> = None;
-        self.expand_mounted(pod).await;
-        for action in actions {
-            let Action::Mount(name) = action else { continue };
-            let Some(volume) = volumes().find(|volume| volume.name == name) else { continue };
-            let refresh = self.mount_measured(pod, volume, facts).await?;
-            refresh_after = [refresh_after, refresh].into_iter().flatten().min();
-        }
-        let look_again = self.actual.lock().look_again_after(uid);
-        let refresh_after = [refresh_after, look_again].into_iter().flatten().min();
-        Ok(MountedVolumes { paths: self.paths(uid), refresh_after })
+    pub fn set_up<'a>(
+        &'a self,
+        pod: &'a Pod,
+        facts: &'a MountFacts<'a>,
+    ) -> BoxFuture<'a, Result<MountedVolumes, SetUpError>> {
+        Box::pin(async move {
+            let uid = pod_spec::uid(pod);
+            self.desired.lock().add_pod(pod, self.plugins);
+            let actions = reconcile(uid, &self.desired.lock(), &self.actual.lock());
+            let volumes = || pod_spec::spec(pod).volumes.iter().flatten();
+            let mut refresh_after: Option<Duration> = None;
+            self.expand_mounted(pod).await;
+            for action in actions {
+                let Action::Mount(name) = action else { continue };
+                let Some(volume) = volumes().find(|volume| volume.name == name) else { continue };
+                let refresh = self.mount_measured(pod, volume, facts).await?;
+                refresh_after = [refresh_after, refresh].into_iter().flatten().min();
+            }
+            let look_again = self.actual.lock().look_again_after(uid);
+            let refresh_after = [refresh_after, look_again].into_iter().flatten().min();
+            Ok(MountedVolumes { paths: self.paths(uid), refresh_after })
+        })
     }
 
-    async fn mount_measured(
-        &self,
-        pod: &Pod,
-        volume: &Volume,
-        facts: &MountFacts<'_>,
-    ) -> Result<Option<Duration>, SetUpError> {
-        let device = Uses::find(pod, &volume.name).device;
-        let failed = |name: &str, source: VolumeError| SetUpError::Mount { volume: name.into(), device, source };
-        let persistent = match is_claim(volume) {
-            true => Some(self.persistent_volume(pod, volume).await.map_err(|source| failed(&volume.name, source))?),
-            false => None,
-        };
-        let spec = match &persistent {
-            Some(found) => Spec::Persistent { volume: found, read_only: is_read_only_claim(volume) },
-            None => Spec::Inline(volume),
-        };
-        let began = self.env.monotonic();
-        let result = self.mount(pod, volume, spec, facts).await;
-        let operation = if device { "map_volume" } else { "volume_mount" };
-        self.observe(&self.plugins.metric_name_of(spec, volume), operation, began, result.is_ok());
-        let name = persistent.as_ref().and_then(|found| found.metadata.name.as_deref()).unwrap_or(&volume.name);
-        result.map_err(|source| failed(name, source))
+    fn mount_measured<'a>(
+        &'a self,
+        pod: &'a Pod,
+        volume: &'a Volume,
+        facts: &'a MountFacts<'a>,
+    ) -> BoxFuture<'a, Result<Option<Duration>, SetUpError>> {
+        Box::pin(async move {
+            let device = Uses::find(pod, &volume.name).device;
+            let failed = |name: &str, source: VolumeError| SetUpError::Mount { volume: name.into(), device, source };
+            let persistent = match is_claim(volume) {
+                true => Some(self.persistent_volume(pod, volume).await.map_err(|source| failed(&volume.name, source))?),
+                false => None,
+            };
+            let spec = match &persistent {
+                Some(found) => Spec::Persistent { volume: found, read_only: is_read_only_claim(volume) },
+                None => Spec::Inline(volume),
+            };
+            let began = self.env.monotonic();
+            let result = self.mount(pod, volume, spec, facts).await;
+            let operation = if device { "map_volume" } else { "volume_mount" };
+            self.observe(&self.plugins.metric_name_of(spec, volume), operation, began, result.is_ok());
+            let name = persistent.as_ref().and_then(|found| found.metadata.name.as_deref()).unwrap_or(&volume.name);
+            result.map_err(|source| failed(name, source))
+        })
     }
 
     /// `operation` is upstream's name for it.
     fn observe(&self, plugin: &str, operation: &str, began: Duration, is_ok: bool) {
-        let status = if is_ok { "success" } else { "fail-unknown" };
-        let took = (self.env.monotonic() - began).as_secs_f64();
-        self.metrics.observe(&STORAGE_DURATION, &[plugin, operation, status, "false"], took);
+        operation_metrics::observe(&self.metrics, &self.env, plugin, operation, began, is_ok);
     }
 
     /// When the volume must be set up again because a token of it ends.
@@ -199,14 +206,22 @@ impl VolumeManager {
         let plugin = self.plugins.find(spec).ok_or_else(|| no_plugin(spec))?;
         let (tokens, refresh_after) = self.fetch_tokens(pod, plugin.tokens(volume)).await?;
         let certificates = self.certificates.sources(pod, volume).await?;
-        let mounter = self.new_mounter(plugin, spec, pod, &volume.name, facts, &tokens, &certificates)?;
+        let (mounter, progress) = self.new_mounter(plugin, spec, pod, &volume.name, facts, &tokens, &certificates)?;
         let uid = pod_spec::uid(pod);
-        let done = self.files.run(format!("{uid}/{}", volume.name), mounter).await?;
+        let mounted = self.files.run(format!("{uid}/{}", volume.name), mounter);
+        let done = self.telling_ownership(pod, &progress, mounted).await?;
         self.actual.lock().mark_mounted(uid, &volume.name, done.path);
         if let Some(warning) = done.warning {
             self.recorder.warning(&client::reference(pod), warning.reason, warning.message);
         }
         Ok(refresh_after)
+    }
+
+    /// Tells the pod while it takes long to give a volume's files to its group.
+    async fn telling_ownership<T>(&self, pod: &Pod, progress: &OwnershipProgress, work: impl Future<Output = T>) -> T {
+        let about = client::reference(pod);
+        let tell = |message| self.recorder.warning(&about, "VolumePermissionChangeInProgress", message);
+        progress.told_while(&self.env, pod_spec::uid(pod), tell, work).await
     }
 
     async fn persistent_volume(&self, pod: &Pod, volume: &Volume) -> Result<PersistentVolume, VolumeError> {
@@ -222,7 +237,8 @@ impl VolumeManager {
         facts: &MountFacts,
         tokens: &BTreeMap<TokenKey, String>,
         certificates: &CertificateSources,
-    ) -> Result<Mounter, VolumeError> {
+    ) -> Result<(Mounter, Arc<OwnershipProgress>), VolumeError> {
+        let ownership = Arc::default();
         let time = self.env.now().strftime("%Y_%m_%d_%H_%M_%S");
         let context = MountContext {
             pod,
@@ -236,9 +252,11 @@ impl VolumeManager {
             pods_dir: &self.pods_dir,
             local_storage_dir: &self.local_storage_dir,
             actual: &self.actual.lock(),
+            ownership: &ownership,
             timestamp: &format!("{time}.{}", self.env.random_u64() % 10_000_000_000),
         };
-        plugin.new_mounter(spec, &context)
+        let mounter = plugin.new_mounter(spec, &context)?;
+        Ok((mounter, ownership))
     }
 
     async fn fetch_tokens(
