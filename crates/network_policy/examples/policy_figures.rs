@@ -92,8 +92,13 @@ async fn measure() {
     let socket = directory.path().join("policy.sock");
     let claims = PodClaims::default();
     env.spawn(claims.serve(&socket, env.clone()));
-    let config =
-        NetworkPolicyConfig { node_name: "here".into(), table: "figures".into(), claims, metrics: Metrics::default() };
+    let config = NetworkPolicyConfig {
+        node_name: "here".into(),
+        table: "figures".into(),
+        claims,
+        claims_directory: directory.path().join("claims"),
+        metrics: Metrics::default(),
+    };
     let informers = InformerFactory::new(Client::new(feed.clone()), env.clone(), shutdown.clone());
     let began = env.monotonic();
     env.spawn(network_policy::run(config, informers, env.clone(), shutdown.clone()));

@@ -5,6 +5,7 @@
 
 mod address_range;
 mod changes;
+mod claim_files;
 mod elements;
 mod isolation_class;
 mod model;

@@ -6,7 +6,7 @@
 use std::{net::IpAddr, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use env::Env;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serve::Slots;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -20,7 +20,7 @@ const CLAIMS_MAX: usize = 1024;
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the plugin says, as one line of JSON.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
     pub namespace: String,

@@ -175,6 +175,10 @@ impl PolicyIndex {
         }
     }
 
+    pub fn is_claimed(&self, key: &str) -> bool {
+        self.claims.contains_key(key)
+    }
+
     fn drop_claim(&mut self, key: &str) {
         for ip in self.claims.remove(key).into_iter().flat_map(|claim| claim.ips) {
             self.claimed_by.remove(&ip);

@@ -3,7 +3,7 @@
 //! Invariant: one transaction at a time (type: `sync` has the one `&mut Enforcer`). A claim is answered when what it asks
 //! for is in the kernel: `answer_claims` follows the transaction.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use client::{EventRecorder, InformerFactory, ObjectChange, ObjectRef, ObjectSubscription, read_once};
 use env::Env;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     changes::Changes,
+    claim_files::ClaimFiles,
     elements,
     model::{PodInfo, PolicyInfo},
     pod_claims::{Claim, Covered, PodClaims},
@@ -31,6 +32,8 @@ pub struct NetworkPolicyConfig {
     /// The name of our nftables tables, in families ip and ip6.
     pub table: String,
     pub claims: PodClaims,
+    /// Where claims are kept, for the process after this one.
+    pub claims_directory: PathBuf,
     pub metrics: Metrics,
 }
 
@@ -70,13 +73,26 @@ async fn run_until(
     let elements = ElementWriter::open()?;
     let nft = Nft::with_port_id(elements.port_id()?);
     let monitor = NftMonitor::open(&config.table, nft.clone())?;
+    let claim_files = ClaimFiles::open(&config.claims_directory)
+        .map_err(|error| NftError::Refused(format!("failed to use {}: {error}", config.claims_directory.display())))?;
+    let mut index = PolicyIndex::default();
+    for claim in claim_files.load() {
+        let pod = pods.get(&claim.key()).and_then(|pod| PodInfo::read(&pod, &config.node_name));
+        // What a pod that is gone had says nothing of who has it now.
+        if pod.is_some_and(|pod| claim.uid.is_empty() || *pod.uid == *claim.uid) {
+            index.claim(&claim.key(), &claim.uid, &claim.ips);
+        } else if let Err(error) = claim_files.forget(&claim.key()) {
+            tracing::warn!(%error, pod = claim.key(), "failed to forget the addresses of a pod that is gone");
+        }
+    }
     let enforcer = Enforcer {
         config,
         recorder,
         env,
         nft,
         elements,
-        index: PolicyIndex::default(),
+        index,
+        claim_files,
         waiting: Vec::new(),
         removals: String::new(),
         removals_due: None,
@@ -94,6 +110,7 @@ struct Enforcer {
     nft: Nft,
     elements: ElementWriter,
     index: PolicyIndex,
+    claim_files: ClaimFiles,
     /// Claims that are not covered yet; never more than `PodClaims` takes.
     waiting: Vec<(Claim, Covered)>,
     /// Of chains and sets that nothing names any more; names never come back.
@@ -166,11 +183,22 @@ impl Enforcer {
     fn pod(&mut self, change: &ObjectChange) {
         let pod = change.new.as_deref().and_then(read_once::<Pod>);
         let info = pod.as_ref().and_then(|pod| PodInfo::read(pod, &self.config.node_name));
+        let was_claimed = self.index.is_claimed(&change.key);
         self.index.apply_pod(&change.key, info);
+        if was_claimed
+            && !self.index.is_claimed(&change.key)
+            && let Err(error) = self.claim_files.forget(&change.key)
+        {
+            tracing::warn!(%error, pod = change.key, "failed to forget the addresses of a pod that is gone");
+        }
     }
 
     fn claim(&mut self, (claim, covered): (Claim, Covered)) {
         self.index.claim(&claim.key(), &claim.uid, &claim.ips);
+        if let Err(error) = self.claim_files.keep(&claim) {
+            // The rules of now have it; only an agent that starts before the pod's status says it would not.
+            tracing::warn!(%error, pod = claim.key(), "failed to keep the addresses of a pod");
+        }
         self.waiting.push((claim, covered));
     }
 

@@ -118,16 +118,27 @@ fn has_parent_element(path: &str) -> bool {
     }
     let is_parent = |element: &str| {
         let element = element.to_ascii_lowercase().replace("%2e", ".");
-        element == ".." || element.starts_with("..;") || element.starts_with("..\\") || element.ends_with("\\..")
+        element == ".." || element.starts_with("..;")
     };
     let decoded = path.replace("%2f", "/").replace("%2F", "/").replace("%5c", "\\").replace("%5C", "\\");
-    decoded.split('/').any(is_parent)
+    // Some backends take a backslash for a slash.
+    decoded.split(['/', '\\']).any(is_parent)
 }
 
-/// Whether the client asks to go on in another protocol, and in which.
+/// Whether the client asks to go on in another protocol, and in which. Not in another HTTP: requests would go through the
+/// tunnel that no route was looked up for.
 pub fn upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
     let asked = version == Version::HTTP_11 && lists(headers, "upgrade");
-    headers.get(UPGRADE).filter(|_| asked).cloned()
+    headers.get(UPGRADE).filter(|protocol| asked && !names_http(protocol)).cloned()
+}
+
+fn names_http(protocols: &HeaderValue) -> bool {
+    // What can't be read is not passed on either.
+    let Ok(text) = protocols.to_str() else { return true };
+    text.split(',').map(|protocol| protocol.trim().to_ascii_lowercase()).any(|protocol| {
+        let name = protocol.split('/').next().unwrap_or_default();
+        matches!(name, "h2" | "h2c" | "h3" | "http" | "tls")
+    })
 }
 
 fn lists(headers: &HeaderMap, word: &str) -> bool {
@@ -271,6 +282,8 @@ mod tests {
         check("GET /a/..%2fb", &[host], Err("the path leads upward"));
         check("GET /a/..%5cb", &[host], Err("the path leads upward"));
         check("GET /a/..;x/b", &[host], Err("the path leads upward"));
+        check("GET /a/x\\..\\..\\b", &[host], Err("the path leads upward"));
+        check("GET /a/x%5c..%5C..%5cb", &[host], Err("the path leads upward"));
         check("GET /a..b/...", &[host], Ok(("foo.com", "/a..b/...")));
         check("POST /", &[host, ("transfer-encoding", "Chunked")], Ok(("foo.com", "/")));
         check("POST /", &[host, ("transfer-encoding", "gzip, chunked")], Err("the transfer coding is not known"));
@@ -338,5 +351,8 @@ mod tests {
         assert!(!asked(&both, Version::HTTP_2));
         assert!(!asked(&both[1..], Version::HTTP_11));
         assert!(!asked(&both[..1], Version::HTTP_11));
+        for smuggled in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "TLS/1.3"] {
+            assert!(!asked(&[both[0], ("upgrade", smuggled)], Version::HTTP_11), "{smuggled}");
+        }
     }
 }
