@@ -106,6 +106,42 @@ impl Invocation {
     }
 }
 
+/// The command that words name, with flags among them; the root, if they name none. `None` if no command has the name.
+pub fn finds(root: &'static Command, words: &[String]) -> Option<&'static Command> {
+    let mut command = root;
+    let mut tables: Vec<FlagTables> = vec![GLOBALS, root.flags];
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        if word == "--" {
+            break;
+        }
+        let named = |f: &&'static Flag| match word.strip_prefix("--") {
+            Some(long) => f.name == long,
+            None => word.len() == 2 && f.short == word.chars().nth(1),
+        };
+        if word.starts_with('-') {
+            let flag = tables.iter().flat_map(|t| t.iter()).copied().flatten().find(named);
+            if flag.is_some_and(|f| f.bare.is_none()) {
+                words.next();
+            }
+            continue;
+        }
+        match command.find(word) {
+            Some(found) => {
+                command = found;
+                tables.push(found.flags);
+            }
+            None if std::ptr::eq(command, root)
+                && !["help", "__complete", "__completeNoDesc"].contains(&word.as_str()) =>
+            {
+                return None;
+            }
+            None => break,
+        }
+    }
+    Some(command)
+}
+
 /// What may stand where somebody is typing.
 pub enum Completion {
     /// Names of commands or flags.

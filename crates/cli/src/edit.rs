@@ -2,7 +2,10 @@
 //! Used by `edit`, `apply edit-last-applied` and `create --edit`.
 //! The file is kept where its content can't be read back.
 
-use std::io::{Read, Write};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use serde_json::Value;
 
@@ -15,6 +18,31 @@ use crate::{
 
 const ADVICE: &str = "# Please edit the object below. Lines beginning with a '#' will be ignored,\n# and an empty file will abort the edit. If an error occurs while saving this file will be\n# reopened with the relevant failures.\n#\n";
 
+/// Why a file has to be edited again.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Reason {
+    pub head: String,
+    pub causes: Vec<String>,
+}
+
+/// What stands above the objects, each line behind a `#`.
+pub fn header(reasons: &[Reason]) -> String {
+    let commented = |text: &str| text.trim_end_matches('\n').replace('\n', "\n# ");
+    let mut text = ADVICE.to_string();
+    for Reason { head, causes } in reasons {
+        let colon = if causes.is_empty() { "" } else { ":" };
+        text.push_str(&format!("# {}{colon}\n", commented(head)));
+        causes.iter().for_each(|cause| text.push_str(&format!("# * {}\n", commented(cause))));
+        text.push_str("#\n");
+    }
+    text
+}
+
+/// Without the lines that begin with a `#`.
+pub fn without_comments(text: &str) -> String {
+    text.split_inclusive('\n').filter(|line| !line.trim_start().starts_with('#')).collect()
+}
+
 /// The editor's program and its arguments before the file's; whether a shell has to read them.
 fn editor() -> (Vec<String>, bool) {
     let named = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
@@ -25,7 +53,7 @@ fn editor() -> (Vec<String>, bool) {
     }
 }
 
-fn launch(path: &std::path::Path) -> Result<()> {
+fn launch(path: &Path) -> Result<()> {
     let (mut words, shell) = editor();
     let shown = words.join(" ");
     match words.last_mut() {
@@ -41,28 +69,67 @@ fn launch(path: &std::path::Path) -> Result<()> {
     }
 }
 
-/// What the person made of it; `None` if nothing. `problem` is shown at the top.
-pub fn edit_value(session: &Session, matches: &Matches, value: &Value, problem: &str) -> Result<Option<Value>> {
-    let before = yaml::to_string(value);
-    let Some(after) = edit_text(session, matches, &before, problem)? else { return Ok(None) };
-    crate::resource::yaml::read(after.as_bytes()).map(Some).map_err(Failure::Message)
+/// What the editor left, and the file it is in, which is the caller's to remove.
+pub struct Edited {
+    pub text: String,
+    pub file: PathBuf,
 }
 
-/// The text that came back without its comments; `None` if it is empty or the same.
-pub fn edit_text(session: &Session, matches: &Matches, before: &str, problem: &str) -> Result<Option<String>> {
+/// Opens the text in a file of that suffix.
+pub fn edit_file(session: &Session, matches: &Matches, text: &str, suffix: &str) -> Result<Edited> {
     session.output.flush();
-    let mut file = tempfile::Builder::new().prefix("kubectl-edit-").suffix(".yaml").tempfile()?;
-    let told: String = problem.lines().map(|line| format!("# {line}\n")).collect();
-    let mut text = format!("{ADVICE}{told}{before}");
-    if matches.bool("windows-line-endings") {
-        text = text.replace('\n', "\r\n");
-    }
+    let mut file = tempfile::Builder::new().prefix("kubectl-edit-").suffix(suffix).tempfile()?;
+    let text = match matches.bool("windows-line-endings") {
+        true => text.replace('\n', "\r\n"),
+        false => text.to_string(),
+    };
     file.write_all(text.as_bytes())?;
-    file.flush()?;
-    launch(file.path())?;
-    let mut after = String::new();
-    std::fs::File::open(file.path())?.read_to_string(&mut after)?;
-    let after = after.replace("\r\n", "\n");
-    let kept: String = after.split_inclusive('\n').filter(|line| !line.starts_with('#')).collect();
-    Ok((!kept.trim().is_empty() && kept != before).then_some(kept))
+    let (_, path) = file.keep().map_err(|e| Failure::message(e.to_string()))?;
+    launch(&path)?;
+    let after = std::fs::read_to_string(&path)?;
+    Ok(Edited { text: after.replace("\r\n", "\n"), file: path })
+}
+
+/// What the person made of it; `None` if nothing.
+pub fn edit_value(session: &Session, matches: &Matches, value: &Value) -> Result<Option<Value>> {
+    let before = yaml::to_string(value);
+    let Edited { text, file } = edit_file(session, matches, &format!("{}{before}", header(&[])), ".yaml")?;
+    let after = without_comments(&text);
+    if after.trim().is_empty() || after == before {
+        std::fs::remove_file(file)?;
+        return Ok(None);
+    }
+    let read = crate::resource::yaml::read(after.as_bytes());
+    match read {
+        Ok(value) => {
+            std::fs::remove_file(file)?;
+            Ok(Some(value))
+        }
+        Err(why) => {
+            session.output.warn(&preserved(&file));
+            Err(Failure::Message(why))
+        }
+    }
+}
+
+/// Where the work of the person is, when it could not be used.
+pub fn preserved(file: &Path) -> String {
+    format!("A copy of your changes has been stored to {:?}", file.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_stand_above_the_object() {
+        let check = |reasons: &[Reason], wanted: &str| {
+            assert_eq!(header(reasons).strip_prefix(ADVICE), Some(wanted), "{reasons:?}");
+        };
+        check(&[], "");
+        check(&[Reason { head: "a\nb".into(), causes: Vec::new() }], "# a\n# b\n#\n");
+        let causes = vec!["spec.x: wrong".to_string(), "spec.y: odd".to_string()];
+        check(&[Reason { head: "h".into(), causes }], "# h:\n# * spec.x: wrong\n# * spec.y: odd\n#\n");
+        assert_eq!(without_comments("# a\n  # b\nc: d # e\n"), "c: d # e\n");
+    }
 }

@@ -30,6 +30,20 @@ pub struct FakeServer {
 }
 
 impl FakeServer {
+    /// Serves pods, and has none yet.
+    pub fn of_pods() -> Self {
+        let pods = serde_json::json!({
+            "resource": "pods", "singularResource": "pod", "scope": "Namespaced", "shortNames": ["po"],
+            "responseKind": {"group": "", "version": "v1", "kind": "Pod"}, "verbs": ["get", "list", "watch"],
+        });
+        let core = serde_json::json!({"metadata": {"name": ""}, "versions": [{"version": "v1", "resources": [pods]}]});
+        Self::default().on("GET /api", 200, serde_json::json!({"kind": "APIGroupDiscoveryList", "items": [core]})).on(
+            "GET /apis",
+            200,
+            serde_json::json!({"kind": "APIGroupDiscoveryList", "items": []}),
+        )
+    }
+
     pub fn on(self, request: &'static str, code: u16, body: Value) -> Self {
         self.on_text(request, code, body.to_string())
     }

@@ -64,15 +64,16 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
         output.flush();
         return 0;
     }
-    let args = match kuberc::apply(&verbs::ROOT, args) {
-        Ok(args) => args,
+    let preferred = match kuberc::apply(&verbs::ROOT, args) {
+        Ok(preferred) => preferred,
         Err(why) => {
             output.warn(&why);
             output.flush();
             return 1;
         }
     };
-    let args = &args[..];
+    output.error_bytes(preferred.told.as_bytes());
+    let args = &preferred.words[..];
     let (result, command) = match Invocation::parse(&verbs::ROOT, args) {
         Ok(Invocation::Help(text)) => {
             output.print(&text);
@@ -96,7 +97,11 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
                 return 1;
             }
             matches.deprecations.iter().for_each(|text| output.warn(text));
-            let session = open(output.clone(), &matches);
+            let session = open(output.clone(), &matches).with_plugins(preferred.plugins.clone());
+            if session.verbosity() >= 5 {
+                let told = |text: &String| rest::log::line(&session.env, &output, "marshal.go:104", text);
+                preferred.logged.iter().for_each(told);
+            }
             let typed = matches.command.clone();
             let ran = match (flags::globals::unavailable(&session.matches), command.run) {
                 (Err(failure), _) => Err(failure),

@@ -78,6 +78,12 @@ pub trait ObjectReader {
 
     /// A document that is not an object, such as what a server publishes under `/debug`.
     fn raw(&self, path: &str) -> impl Future<Output = Result<Value, String>>;
+
+    /// A text, such as a container's log. Readers that have none say so.
+    fn text(&self, path: &str) -> impl Future<Output = Result<String, String>> {
+        let why = format!("{path} is not read here");
+        async { Err(why) }
+    }
 }
 
 /// Answers from objects held in memory.
@@ -87,6 +93,7 @@ pub struct MapReader {
     /// Objects under the resource's plural name.
     pub objects: Vec<(&'static str, Value)>,
     pub documents: Vec<(String, Value)>,
+    pub texts: Vec<(String, &'static str)>,
 }
 
 #[cfg(test)]
@@ -115,5 +122,10 @@ impl ObjectReader for MapReader {
     async fn raw(&self, path: &str) -> Result<Value, String> {
         let found = self.documents.iter().find(|(own, _)| own == path);
         found.map(|(_, document)| document.clone()).ok_or_else(|| "not found".to_string())
+    }
+
+    async fn text(&self, path: &str) -> Result<String, String> {
+        let found = self.texts.iter().find(|(own, _)| own == path);
+        found.map(|(_, text)| text.to_string()).ok_or_else(|| "not found".to_string())
     }
 }

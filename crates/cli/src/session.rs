@@ -12,6 +12,7 @@ use crate::{
     failure::{Failure, Result},
     flags::{Matches, parse_duration},
     kubeconfig::{Config, Places, resolve},
+    kuberc::plugin_policy::PluginPolicy,
     output::Output,
     rest::{Rest, Transport, connect::HttpTransport},
 };
@@ -23,6 +24,7 @@ pub struct Session {
     pub output: Output,
     pub env: env::Env,
     pub matches: Matches,
+    plugins: PluginPolicy,
     rest: OnceCell<Rest>,
     config: OnceCell<Config>,
     pub(crate) discovery: RefCell<Option<Rc<crate::discovery::Discovery>>>,
@@ -34,10 +36,17 @@ impl Session {
             output,
             env,
             matches: matches.globals(),
+            plugins: PluginPolicy::default(),
             rest: OnceCell::new(),
             config: OnceCell::new(),
             discovery: RefCell::default(),
         }
+    }
+
+    /// The same, running only the credential plugins that the preferences allow.
+    pub fn with_plugins(mut self, plugins: PluginPolicy) -> Self {
+        self.plugins = plugins;
+        self
     }
 
     /// A session whose server is `transport`, and that reads no file.
@@ -50,7 +59,7 @@ impl Session {
 
     /// The same connection, printing elsewhere.
     pub fn with_output(&self, output: Output) -> Self {
-        let other = Self::new(output, &self.matches, self.env.clone());
+        let other = Self::new(output, &self.matches, self.env.clone()).with_plugins(self.plugins.clone());
         if let Some(rest) = self.rest.get() {
             let _ = other.rest.set(rest.clone());
         }
@@ -106,7 +115,7 @@ impl Session {
                 crate::rest::log::line(&self.env, &self.output, "loader.go:405", &text);
             }
         }
-        let connection = resolve::connection(&self.places(), config, &self.matches, &self.env).await?;
+        let connection = resolve::connection(&self.places(), config, &self.matches, &self.plugins, &self.env).await?;
         let transport = Rc::new(HttpTransport::new(connection)?);
         let rest = Rest::new(transport, self.output.clone(), self.verbosity(), timeout, self.env.clone());
         if self.matches.bool("match-server-version") {

@@ -106,7 +106,8 @@ impl Session {
         }
         let word = argument.split('.').next().unwrap_or(argument);
         let discovery = self.discovery().await?;
-        let meant = suggestion::for_resource(&discovery, word);
+        // With a group the word itself may be right.
+        let meant = suggestion::for_resource(&discovery, word).filter(|_| discovery.find(word).is_none());
         let meant = meant.map(|meant| format!("\n{meant}")).unwrap_or_default();
         Err(Failure::message(format!("the server doesn't have a resource type {word:?}{meant}")))
     }

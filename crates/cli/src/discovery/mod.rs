@@ -125,6 +125,11 @@ impl Discovery {
             let answer = match answer {
                 Ok(answer) => answer,
                 Err(failure) if failure.is_not_found() => continue,
+                Err(Failure::Status(mut status)) if status.reason == "Unauthorized" => {
+                    // Upstream's client does not read what discovery answers then.
+                    status.message = "the server has asked for the client to provide credentials".to_string();
+                    return Err(Failure::Status(status));
+                }
                 Err(failure) => return Err(failure),
             };
             match answer["kind"].as_str() {

@@ -2,14 +2,14 @@
 //! Read by `lib` before anything else; used by `kubeconfig` and `rest`.
 //! A table, and what of it is refused.
 
-use super::{Flag, Matches, boolean, duration, int, list, string};
+use super::{Flag, Matches, array, boolean, duration, int, string};
 use crate::failure::{Failure, Result};
 
 pub const GLOBAL: &[Flag] = &[
     string("as", "", "User name to act as"),
-    list("as-group", "Group to act as; may be repeated"),
+    array("as-group", "Group to act as; may be repeated"),
     string("as-uid", "", "UID to act as"),
-    list("as-user-extra", "Extra attribute to act with, as key=value; may be repeated"),
+    array("as-user-extra", "Extra attribute to act with, as key=value; may be repeated"),
     string("cache-dir", "", "Directory of the discovery cache"),
     string("certificate-authority", "", "File with the certificates that the server's is checked against"),
     string("client-certificate", "", "File with the client certificate"),

@@ -8,6 +8,7 @@ pub mod resolve;
 
 use std::path::{Path, PathBuf};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -91,6 +92,25 @@ impl Places {
     }
 }
 
+/// What is in base64.
+const DATA_FIELDS: [(&str, &str, &str); 3] = [
+    ("clusters", "cluster", "certificate-authority-data"),
+    ("users", "user", "client-certificate-data"),
+    ("users", "user", "client-key-data"),
+];
+
+/// Base64 as Go reads it: over as many lines as it likes.
+pub fn from_base64(text: &str) -> std::result::Result<Vec<u8>, String> {
+    let joined: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+    BASE64_STANDARD.decode(&joined).map_err(|error| {
+        let at = match error {
+            base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
+            base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => joined.len() / 4 * 4,
+        };
+        format!("illegal base64 data at input byte {at}")
+    })
+}
+
 pub enum Unread {
     Missing,
     Broken(String),
@@ -117,8 +137,24 @@ impl Config {
         let value = match text.trim().is_empty() {
             true => json!({}),
             false => crate::resource::yaml::read(text.as_bytes())
-                .map_err(|e| format!("couldn't get version/kind; json parse error: {e}"))?,
+                .map_err(|e| e.trim_start_matches("error converting YAML to JSON: ").to_string())?,
         };
+        if !value.is_object() {
+            let found = match value {
+                Value::Array(_) => "array",
+                Value::Number(_) => "number",
+                Value::Bool(_) => "bool",
+                _ => "string",
+            };
+            return Err(format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+            ));
+        }
+        for (list, inner, field) in DATA_FIELDS {
+            for item in value[list].as_array().into_iter().flatten() {
+                item[inner][field].as_str().map_or(Ok(Vec::new()), from_base64)?;
+            }
+        }
         let kind = value["kind"].as_str().unwrap_or("Config");
         let version = value["apiVersion"].as_str().unwrap_or("v1");
         if kind != "Config" || version != "v1" {

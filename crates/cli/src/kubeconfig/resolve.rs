@@ -9,10 +9,11 @@ use http::{HeaderName, HeaderValue, header};
 use rustls::sign::CertifiedKey;
 use serde_json::Value;
 
-use super::{Config, Entry, Places, exec, oidc};
+use super::{Config, Entry, Places, exec, from_base64, oidc};
 use crate::{
     failure::{Failure, Result},
     flags::Matches,
+    kuberc::plugin_policy::PluginPolicy,
     rest::connect::Connection,
 };
 
@@ -99,8 +100,7 @@ fn invalid(problems: &[String]) -> Failure {
 /// Bytes of `field-data`, or of the file that `field` names.
 fn material(entry: &Entry, field: &str, what: &str, whose: &str) -> Result<Option<Vec<u8>>> {
     if let Some(data) = entry.value[format!("{field}-data")].as_str().filter(|d| !d.is_empty()) {
-        let decoded = BASE64_STANDARD.decode(data.trim());
-        return decoded.map(Some).map_err(|e| Failure::message(format!("{field}-data: illegal base64 data: {e}")));
+        return from_base64(data).map(Some).map_err(Failure::Message);
     }
     let Some(path) = entry.value[field].as_str().filter(|p| !p.is_empty()) else { return Ok(None) };
     let path = beside(entry, path);
@@ -134,7 +134,13 @@ fn add(headers: &mut Vec<(HeaderName, HeaderValue)>, name: &str, value: &str) ->
 }
 
 /// Everything a connection needs. Programs of the kubeconfig are run here.
-pub async fn connection(places: &Places, config: &Config, matches: &Matches, env: &env::Env) -> Result<Connection> {
+pub async fn connection(
+    places: &Places,
+    config: &Config,
+    matches: &Matches,
+    plugins: &PluginPolicy,
+    env: &env::Env,
+) -> Result<Connection> {
     let resolved = choose(config, matches)?;
     let (mut cluster, mut user) = (resolved.cluster, resolved.user);
     let here = std::env::current_dir().unwrap_or_default().join("flags");
@@ -187,7 +193,7 @@ pub async fn connection(places: &Places, config: &Config, matches: &Matches, env
         true => {
             let files = if matches.has("filename") { matches.list("filename") } else { Vec::new() };
             let stdin_in_use = files.iter().chain(&matches.args).any(|word| word == "-");
-            let place = Place { server: &server, ca: &ca, stdin_in_use };
+            let place = Place { server: &server, ca: &ca, stdin_in_use, plugins };
             credentials(places, &user, &cluster, place, env, &mut headers).await?
         }
         false => None,
@@ -208,6 +214,7 @@ struct Place<'a> {
     server: &'a str,
     ca: &'a [u8],
     stdin_in_use: bool,
+    plugins: &'a PluginPolicy,
 }
 
 /// Adds the Authorization header; the client certificate, if that is how the user proves who it is.
@@ -223,11 +230,13 @@ async fn credentials(
     let mut chain = material(user, "client-certificate", "client-cert", whose)?;
     let mut key = material(user, "client-key", "client-key", whose)?;
     let mut token = token(user)?;
-    if token.is_none() && chain.is_none() && user.value["exec"].is_object() {
-        let credential = exec::credential(user, cluster, place.server, place.ca, place.stdin_in_use).await?;
+    let named = user.value["username"].as_str().is_some_and(|name| !name.is_empty());
+    if token.is_none() && chain.is_none() && !named && user.value["exec"].is_object() {
+        let credential =
+            exec::credential(user, cluster, place.server, place.ca, place.stdin_in_use, place.plugins).await?;
         token = credential.token;
-        chain = credential.certificate.or(chain);
-        key = credential.key.or(key);
+        chain = credential.certificate_pem.or(chain);
+        key = credential.key_pem.or(key);
     }
     if token.is_none() && user.value["auth-provider"]["name"] == "oidc" {
         token = Some(oidc::id_token(places, user, env).await?);

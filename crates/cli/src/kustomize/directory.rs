@@ -114,6 +114,12 @@ fn fields(directory: &str, files: &impl SourceFiles) -> Result<Map<String, Value
     let Value::Object(fields) = value else {
         return Err("kustomization.yaml is empty".to_string());
     };
+    // As Go's decoder, which does not mind how a field's name is capitalized.
+    let canonical = |field: String| {
+        let known = KNOWN.iter().copied().chain(UNSUPPORTED.iter().map(|(own, _)| *own));
+        known.into_iter().find(|own| own.eq_ignore_ascii_case(&field)).map_or(field, str::to_string)
+    };
+    let fields: Map<String, Value> = fields.into_iter().map(|(field, value)| (canonical(field), value)).collect();
     for field in fields.keys() {
         if let Some((_, why)) = UNSUPPORTED.iter().find(|(own, _)| own == field) {
             return Err(format!("{path}: {field}: {why}"));

@@ -16,6 +16,7 @@ mod transformers;
 
 use serde_json::Value;
 
+pub use self::directory::clean as clean_path;
 use crate::generate::{name_hash::hash_of_contents, source_files::SourceFiles};
 
 /// An object on its way through the kustomizations.

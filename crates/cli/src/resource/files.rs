@@ -33,7 +33,7 @@ pub struct Document {
 fn in_directory(folder: &Path, recursive: bool, found: &mut Vec<PathBuf>) -> Result<()> {
     let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)
         .map_err(|e| Failure::message(format!("error reading \"{}\": {e}", folder.display())))?
-        .filter_map(|entry| entry.ok().map(|e| e.path()))
+        .filter_map(|entry| entry.ok().map(|e| e.path().strip_prefix("./").map_or(e.path(), Path::to_path_buf)))
         .collect();
     entries.sort();
     for entry in entries {

@@ -49,8 +49,12 @@ pub struct Info {
 }
 
 impl Info {
-    pub fn path(&self) -> String {
-        self.resource.path(&self.namespace, &self.name)
+    /// Never without a name: that is the path of the whole collection, and `delete` would empty it.
+    pub fn path(&self) -> Result<String> {
+        match self.name.as_str() {
+            "" => Err(Failure::message("resource name may not be empty")),
+            name => Ok(self.resource.path(&self.namespace, name)),
+        }
     }
 
     /// `deployment.apps/web`
@@ -59,7 +63,7 @@ impl Info {
     }
 
     pub async fn get(&self, session: &Session) -> Result<Value> {
-        session.rest().await?.get(self.path()).about(&self.resource.qualified(), &self.name).value().await
+        session.rest().await?.get(self.path()?).about(&self.resource.qualified(), &self.name).value().await
     }
 }
 
@@ -184,7 +188,7 @@ impl Selection {
     }
 
     pub async fn fetch(&self, session: &Session, info: &Info) -> Result<Value> {
-        let mut path = info.path();
+        let mut path = info.path()?;
         if !self.subresource.is_empty() {
             path.push_str(&format!("/{}", self.subresource));
         }
@@ -249,6 +253,20 @@ impl Selection {
 }
 
 /// The items of a list, each with the kind that the list says.
+/// Does something with each object; what goes wrong with one keeps no other from it. `failures` are those of the selection.
+pub async fn each(
+    infos: Vec<Info>,
+    mut failures: Vec<Failure>,
+    mut act: impl AsyncFnMut(Info) -> Result<()>,
+) -> Result<()> {
+    for info in infos {
+        if let Err(failure) = act(info).await {
+            failures.push(failure);
+        }
+    }
+    Failure::aggregate(failures)
+}
+
 pub fn items_of(list: Value) -> Vec<Value> {
     let Value::Object(mut map) = list else { return Vec::new() };
     let version = map.get("apiVersion").cloned().unwrap_or_default();

@@ -15,7 +15,7 @@ pub fn read(bytes: &[u8]) -> Result<Value, String> {
         Err(error) => {
             let text = error.to_string();
             match text.find("error converting YAML to JSON") {
-                Some(at) => Err(as_go_says(&text[at..])),
+                Some(at) => Err(as_go_says(&text[at..], &String::from_utf8_lossy(bytes))),
                 None => Err(text),
             }
         }
@@ -32,14 +32,34 @@ pub fn read_core(bytes: &[u8]) -> Result<Value, String> {
 }
 
 /// The YAML reader's words as those of Go's: a parser names the line before, a scanner the line itself.
-fn as_go_says(text: &str) -> String {
+fn as_go_says(text: &str, document: &str) -> String {
     let text = text.split(" (").next().unwrap_or(text);
     let Some((head, rest)) = text.split_once(": line ") else { return text.to_string() };
     let Some((line, what)) = rest.split_once(": ") else { return text.to_string() };
     let what = what.rsplit(", ").next().unwrap_or(what);
+    // The document ended too early.
+    let open = |bracket: char| document.trim_end().ends_with(bracket);
+    let what = match what {
+        "unclosed bracket '['" | "unclosed bracket '{'" if open('[') || open('{') => {
+            "did not find expected node content"
+        }
+        "unclosed bracket '['" => "did not find expected ',' or ']'",
+        "unclosed bracket '{'" => "did not find expected ',' or '}'",
+        "unclosed quote" => {
+            let last = document.lines().count() + usize::from(document.ends_with('\n'));
+            return format!("{head}: line {last}: found unexpected end of stream");
+        }
+        "alias references unknown anchor" => {
+            let alias = document.split('*').nth(1).unwrap_or_default();
+            let name: String = alias.chars().take_while(|c| c.is_alphanumeric() || "-_".contains(*c)).collect();
+            return format!("{head}: unknown anchor '{name}' referenced");
+        }
+        what => what,
+    };
     let what = if what.starts_with("tabs disallowed") { "found character that cannot start any token" } else { what };
     let line: usize = line.parse().unwrap_or(1);
-    let shown = if what.starts_with("did not find expected") { line.saturating_sub(1) } else { line };
+    let at_end = open('[') || open('{') || what.contains("',' or");
+    let shown = if what.starts_with("did not find expected") && !at_end { line.saturating_sub(1) } else { line };
     format!("{head}: line {shown}: {what}")
 }
 
@@ -59,4 +79,23 @@ pub fn documents(text: &str) -> Vec<&str> {
     found.push(&text[start..]);
     let says_something = |text: &&str| text.lines().any(|l| !l.trim().is_empty() && !l.trim_start().starts_with('#'));
     found.into_iter().filter(says_something).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_yaml_is_said_as_go_says_it() {
+        let check = |text: &str, wanted: &str| {
+            let why = read(text.as_bytes()).err();
+            assert_eq!(why, Some(format!("error converting YAML to JSON: yaml: {wanted}")), "{text:?}");
+        };
+        check("a: [\n", "line 1: did not find expected node content");
+        check("a: b\nc: {name: x\n", "line 2: did not find expected ',' or '}'");
+        check("\"unterminated\n", "line 2: found unexpected end of stream");
+        check("a: &x [*y]\n", "unknown anchor 'y' referenced");
+        check("kind: Pod\nmetadata:\n\tname: x\n", "line 3: found character that cannot start any token");
+        check("a:\n  b: c\n d: 1\n", "line 2: did not find expected key");
+    }
 }

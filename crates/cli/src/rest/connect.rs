@@ -110,7 +110,7 @@ impl HttpTransport {
         while let Some(cause) = source {
             if let Some(io) = cause.downcast_ref::<std::io::Error>() {
                 refused |= io.kind() == std::io::ErrorKind::ConnectionRefused;
-                of_tls = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).or(of_tls);
+                of_tls = within(io).or(of_tls);
             }
             of_tls = cause.downcast_ref::<rustls::Error>().or(of_tls);
             text = cause.to_string();
@@ -122,6 +122,15 @@ impl HttpTransport {
     }
 }
 
+/// An I/O error may hold another, and that the one of TLS.
+fn within(error: &std::io::Error) -> Option<&rustls::Error> {
+    let inner = error.get_ref()?;
+    match inner.downcast_ref::<rustls::Error>() {
+        Some(found) => Some(found),
+        None => within(inner.downcast_ref::<std::io::Error>()?),
+    }
+}
+
 pub fn host_of(server: &str) -> String {
     let behind = server.split_once("://").map_or(server, |(_, rest)| rest);
     behind.split('/').next().unwrap_or_default().to_string()
@@ -130,6 +139,20 @@ pub fn host_of(server: &str) -> String {
 /// Without the port, and without the brackets of an IPv6 address.
 fn name_of(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']'])
+}
+
+/// A port that is none would be taken for the scheme's own.
+fn checked_port(server: &str) -> Result<()> {
+    let host = host_of(server);
+    let behind = host.rsplit_once(']').map_or(host.as_str(), |(_, behind)| behind);
+    match behind.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_err() => Err(Failure::Connection {
+            cause: format!("dial tcp: address {port}: invalid port"),
+            refused: false,
+            server: host,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The system's words as Go's.
@@ -155,6 +178,7 @@ impl Transport for HttpTransport {
     fn send(&self, mut request: Request<Bytes>) -> LocalBoxFuture<'_, Result<Response<Body>>> {
         async move {
             let target = format!("{}{}", self.connection.server, request.uri());
+            checked_port(&self.connection.server)?;
             *request.uri_mut() =
                 target.parse::<Uri>().map_err(|e| Failure::message(format!("parse {target:?}: {e}")))?;
             for (name, value) in &self.connection.headers {

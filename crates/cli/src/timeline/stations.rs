@@ -24,7 +24,7 @@ pub fn of_object(object: &Value) -> Vec<Station> {
             .iter()
             .filter(|entry| string(&entry["subresource"]).is_empty())
             .min_by_key(|entry| timestamp(&entry["time"]));
-        created.who = creator.map_or_else(String::new, |entry| format!("by {}", text(&entry["manager"])));
+        created.who = creator.map_or_else(String::new, writer);
         stations.push(created);
     }
     stations.extend(managed.iter().filter_map(|entry| managed_fields(entry, &meta["creationTimestamp"])));
@@ -70,8 +70,16 @@ fn managed_fields(entry: &Value, created: &Value) -> Option<Station> {
         (_, subresource) => format!("{subresource} last written"),
     };
     let mut found = station(&entry["time"], 8, what, "managedFields")?;
-    found.who = format!("by {}", text(&entry["manager"]));
+    found.who = writer(entry);
     Some(found)
+}
+
+/// Who wrote. A client without a name is recorded as unknown, which says nothing.
+fn writer(entry: &Value) -> String {
+    match string(&entry["manager"]) {
+        "" | "unknown" => String::new(),
+        manager => format!("by {manager}"),
+    }
 }
 
 fn condition(condition: &Value) -> Option<Station> {

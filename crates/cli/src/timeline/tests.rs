@@ -12,6 +12,7 @@ fn a_pods_stations_come_in_order() {
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web", "namespace": "shop", "uid": "u",
         "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [
             { "manager": "kubectl-run", "operation": "Update", "time": "2026-01-01T00:00:00Z" },
+            { "manager": "unknown", "operation": "Update", "subresource": "binding", "time": "2026-01-01T00:00:00Z" },
             { "manager": "kubelet", "operation": "Update", "subresource": "status", "time": "2026-01-01T00:00:13Z" }] },
         "spec": { "nodeName": "n1" },
         "status": { "startTime": "2026-01-01T00:00:01Z", "conditions": [
@@ -21,12 +22,13 @@ fn a_pods_stations_come_in_order() {
     let pulled = json!({ "reason": "Pulled", "message": "Successfully pulled image", "count": 1, "source": { "component": "kubelet" },
         "lastTimestamp": "2026-01-01T00:00:11Z", "metadata": { "namespace": "shop" },
         "involvedObject": { "name": "web", "namespace": "shop", "uid": "u" } });
-    let reader = MapReader { objects: vec![("events", pulled)], documents: Vec::new() };
+    let reader = MapReader { objects: vec![("events", pulled)], ..MapReader::default() };
     let stations = block_on(timeline(&pod, &reader));
     let expected = "\
 pod/web in namespace shop, 2026-01-01 UTC
   ●  00:00:00  +0s   created                by kubectl-run
   ●  00:00:00  +0s   scheduled
+  ●  00:00:00  +0s   binding last written
   ●  00:00:01  +1s   seen by its kubelet    node n1
   │  10s later
   ●  00:00:11  +11s  Pulled                 kubelet: Successfully pulled image

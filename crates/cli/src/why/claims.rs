@@ -48,7 +48,11 @@ async fn unbound<R: ObjectReader>(inquiry: &Inquiry<'_, R>, claim: &Value) -> Ve
         return wanted_volume(inquiry, claim, volume).await;
     }
     let failed = with_reason(&events, &["ProvisioningFailed"]);
-    if let Some(first) = failed.first() {
+    let no_class = |event: &Value| {
+        let message = string(&event["message"]);
+        message.contains("storageclass") && message.contains("not found")
+    };
+    if let Some(first) = failed.first().filter(|event| !no_class(event)) {
         let cause = format!("The provisioner cannot make a volume for it: {}.", clause(string(&first["message"])));
         return Verdict::wrong("ProvisioningFailed", cause).with_events(failed, inquiry.now).try_command(format!(
             "kubectl describe pvc {}{}",

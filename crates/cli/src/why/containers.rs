@@ -6,9 +6,12 @@ use serde_json::Value;
 
 use super::{Inquiry, Verdict, clause, namespace_flag, with_reason};
 use crate::{
-    describe::fields::{list, name, number, string, text, truth},
+    describe::fields::{controller, list, name, number, string, text, truth},
     object_reader::ObjectReader,
 };
+
+/// A container that ended no longer ago is not taken for well.
+const RECENT_SECONDS: i64 = 120;
 
 fn statuses(pod: &Value) -> impl Iterator<Item = &Value> {
     let status = &pod["status"];
@@ -38,6 +41,9 @@ fn logs(pod: &Value, container: &str, previous: bool) -> String {
 fn ending(terminated: &Value) -> String {
     let code = number(&terminated["exitCode"]);
     let reason = string(&terminated["reason"]);
+    if let Some(words) = unstarted(terminated) {
+        return words;
+    }
     let words = match (reason, code) {
         ("OOMKilled", _) => "it was killed because it used more memory than its limit".to_string(),
         (_, 137) => "it was killed (exit code 137)".to_string(),
@@ -102,7 +108,7 @@ pub fn not_running<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, event
             | "ErrImageNeverPull"
             | "ImageInspectError"
             | "RegistryUnavailable") => image_pull(pod, spec, reason, message, events),
-            "CrashLoopBackOff" => crash_loop(pod, status),
+            "CrashLoopBackOff" => crash_loop(pod, status, events),
             "CreateContainerConfigError" => Verdict::wrong(
                 "ContainerConfig",
                 format!("Container {container} cannot be made from its configuration: {message}."),
@@ -114,7 +120,10 @@ pub fn not_running<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, event
             | "PreStartHookError"
             | "PostStartHookError" => Verdict::wrong(
                 "ContainerStart",
-                format!("The container runtime cannot start container {container}: {message}."),
+                match no_command(message) {
+                    Some(words) => format!("Container {container} cannot be started: {words}."),
+                    None => format!("The container runtime cannot start container {container}: {message}."),
+                },
             ),
             _ => match ended(pod, status) {
                 Some(verdict) => verdict,
@@ -126,6 +135,20 @@ pub fn not_running<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, event
         return Some(verdict.because(state_line(inquiry, status)).with_events(events, inquiry.now));
     }
     None
+}
+
+/// Whose template the pod is made from: where its image can be changed.
+fn template_owner(pod: &Value) -> String {
+    let owner = controller(pod);
+    let (kind, owner_name) = owner.map_or(("", ""), |owner| (string(&owner["kind"]), string(&owner["name"])));
+    let hash = string(&pod["metadata"]["labels"]["pod-template-hash"]);
+    match (kind, owner_name.strip_suffix(hash).and_then(|rest| rest.strip_suffix('-'))) {
+        ("ReplicaSet", Some(deployment)) if !hash.is_empty() => format!("deployment/{deployment}"),
+        ("ReplicaSet" | "StatefulSet" | "DaemonSet" | "ReplicationController", _) => {
+            format!("{}/{owner_name}", kind.to_lowercase())
+        }
+        _ => format!("pod/{}", name(pod)),
+    }
 }
 
 fn image_pull(pod: &Value, spec: &Value, reason: &str, message: &str, events: &[Value]) -> Verdict {
@@ -175,21 +198,80 @@ fn image_pull(pod: &Value, spec: &Value, reason: &str, message: &str, events: &[
         return verdict.try_command(format!("kubectl create secret docker-registry NAME{}", namespace_flag(pod)));
     }
     verdict.try_command(format!(
-        "kubectl set image pod/{}{} {}=IMAGE",
-        name(pod),
+        "kubectl set image {}{} {}=IMAGE",
+        template_owner(pod),
         namespace_flag(pod),
         text(&spec["name"])
     ))
 }
 
-fn crash_loop(pod: &Value, status: &Value) -> Verdict {
+fn crash_loop(pod: &Value, status: &Value, events: &[Value]) -> Verdict {
     let container = string(&status["name"]);
     let last = &status["lastState"]["terminated"];
-    let cause =
-        format!("Container {container} keeps ending and is restarted with growing pauses; last time {}.", ending(last));
+    let how = killed_by_probe(container, last, events).unwrap_or_else(|| ending(last));
+    let cause = format!("Container {container} keeps ending and is restarted with growing pauses; last time {how}.");
     let verdict =
         Verdict::wrong(if string(&last["reason"]) == "OOMKilled" { "OutOfMemory" } else { "CrashLoop" }, cause);
-    memory_limit(verdict, pod, container, last).try_command(logs(pod, container, true))
+    let verdict = memory_limit(verdict, pod, container, last);
+    // What never began has written no log.
+    verdict.try_command(match unstarted(last) {
+        Some(_) => format!(
+            "kubectl get pod {}{} -o jsonpath='{{.spec.containers[?(@.name==\"{container}\")].command}}'",
+            name(pod),
+            namespace_flag(pod)
+        ),
+        None => logs(pod, container, true),
+    })
+}
+
+/// That the kubelet killed it because of a probe, with what the probe met.
+fn killed_by_probe(container: &str, terminated: &Value, events: &[Value]) -> Option<String> {
+    // What ended by itself was not killed.
+    if ![137, 143].contains(&number(&terminated["exitCode"])) || string(&terminated["reason"]) == "OOMKilled" {
+        return None;
+    }
+    let probe = ["liveness", "startup"].into_iter().find(|probe| {
+        let killing = format!("Container {container} failed {probe} probe");
+        with_reason(events, &["Killing"]).iter().any(|event| string(&event["message"]).starts_with(&killing))
+    })?;
+    let failures = with_reason(events, &["Unhealthy"]);
+    let mut messages = failures.iter().map(|event| string(&event["message"]));
+    let met = messages.find(|message| message.to_lowercase().starts_with(probe));
+    Some(match met.and_then(|message| message.split_once("failed: ")).map(|(_, met)| clause(met)) {
+        Some(met) if !met.is_empty() => format!("the kubelet killed it because its {probe} probe failed: {met}"),
+        _ => format!("the kubelet killed it because its {probe} probe failed"),
+    })
+}
+
+/// The command that could not be begun, and why.
+fn unstarted(terminated: &Value) -> Option<String> {
+    if !["StartError", "ContainerCannotRun"].contains(&string(&terminated["reason"])) {
+        return None;
+    }
+    no_command(string(&terminated["message"]))
+}
+
+/// The runtime's words in plain ones, where it says that a command can't be run.
+fn no_command(message: &str) -> Option<String> {
+    let (_, said) = message.split_once("exec: \"")?;
+    let (command, why) = said.split_once('"')?;
+    match why {
+        why if why.contains("no such file or directory") || why.contains("executable file not found") => {
+            Some(format!("its command {command} is not in the image"))
+        }
+        why if why.contains("permission denied") => Some(format!("its command {command} may not be executed")),
+        _ => None,
+    }
+}
+
+/// The container whose end is the trouble, and whether that was its run before this one.
+pub fn ended_container(pod: &Value) -> Option<(&str, bool)> {
+    let waits = |status: &&Value| string(&status["state"]["waiting"]["reason"]) == "CrashLoopBackOff";
+    let ended = |status: &&Value| number(&status["state"]["terminated"]["exitCode"]) != 0;
+    match statuses(pod).find(waits) {
+        Some(status) => Some((string(&status["name"]), true)),
+        None => statuses(pod).find(ended).map(|status| (string(&status["name"]), false)),
+    }
 }
 
 fn memory_limit(verdict: Verdict, pod: &Value, container: &str, terminated: &Value) -> Verdict {
@@ -259,7 +341,7 @@ pub fn not_ready<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, events:
 }
 
 /// A pod that is ready: whether it restarted, and why.
-pub fn restarted<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Verdict {
+pub fn restarted<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, events: &[Value]) -> Verdict {
     let Some(status) = statuses(pod)
         .filter(|status| number(&status["restartCount"]) > 0)
         .max_by_key(|status| number(&status["restartCount"]))
@@ -271,11 +353,18 @@ pub fn restarted<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Verd
     let cause = match last {
         Value::Null => format!("It runs and is ready; container {container} was restarted {count} times before."),
         last => format!(
-            "It runs and is ready now, but container {container} was restarted {count} times; last time {}.",
-            ending(last)
+            "It runs and is ready now, but container {container} was restarted {}; last time {}.",
+            if count == 1 { "once".to_string() } else { format!("{count} times") },
+            killed_by_probe(container, last, events).unwrap_or_else(|| ending(last))
         ),
     };
-    memory_limit(Verdict::fine("Restarted", cause), pod, container, last)
+    // What ended again and again until just now will do so again.
+    let lately = inquiry.seconds_since(&last["finishedAt"]).is_some_and(|seconds| seconds < RECENT_SECONDS);
+    let verdict = match count > 1 && lately {
+        true => Verdict::wrong("Restarting", cause),
+        false => Verdict::fine("Restarted", cause),
+    };
+    memory_limit(verdict, pod, container, last)
         .because(state_line(inquiry, status))
         .try_command(logs(pod, container, true))
 }

@@ -199,6 +199,11 @@ pub fn clause(message: &str) -> &str {
     message.trim().trim_end_matches('.')
 }
 
+/// `1 pod`, `2 pods`.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// `a`, `a and b`, `a, b and c`.
 pub fn listed(items: &[String]) -> String {
     match items {

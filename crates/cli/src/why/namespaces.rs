@@ -10,6 +10,13 @@ use crate::{
     object_reader::ObjectReader,
 };
 
+/// The resources in `Some resources are remaining: pods. has 2 resource instances, widgets.example.com has 1 …`.
+fn remaining_resources(message: &str) -> Vec<&str> {
+    let Some((_, listed)) = message.split_once(": ") else { return Vec::new() };
+    let parts = listed.split(", ").filter_map(|part| part.split_once(" has "));
+    parts.map(|(resource, _)| resource.trim_end_matches('.')).collect()
+}
+
 pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, namespace: &Value) -> Verdict {
     if namespace["metadata"]["deletionTimestamp"].is_null() {
         return Verdict::fine("Active", "Nothing is wrong: it is active.");
@@ -54,6 +61,14 @@ pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, namespace: &Valu
     }
     if verdict.reason == "Discovery" {
         return verdict.try_command("kubectl get apiservices | grep False");
+    }
+    let remaining = remaining_resources(string(&condition(namespace, "NamespaceContentRemaining")["message"]));
+    if !remaining.is_empty() {
+        return verdict.try_command(format!(
+            "kubectl get {} -n {} -o custom-columns=KIND:.kind,NAME:.metadata.name,FINALIZERS:.metadata.finalizers",
+            remaining.join(","),
+            name(namespace)
+        ));
     }
     verdict.try_command(format!(
         "kubectl api-resources --verbs=list --namespaced -o name | xargs -n 1 kubectl get --show-kind --ignore-not-found -n {}",

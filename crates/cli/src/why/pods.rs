@@ -6,22 +6,48 @@ use serde_json::Value;
 
 use super::{Inquiry, Verdict, clause, condition_line, containers, namespace_flag, pending, with_reason};
 use crate::{
-    describe::fields::{condition, list, name, string, text},
+    describe::fields::{condition, list, name, namespace, string, text},
     object_reader::{ObjectReader, Query},
 };
 
+/// How much of a log is shown.
+const LOG_LINES: usize = 3;
+const LOG_CHARACTERS_MAX: usize = 500;
+
 pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Verdict {
     let events = inquiry.events(pod).await;
-    let verdict = match string(&pod["status"]["phase"]) {
+    let mut verdict = match string(&pod["status"]["phase"]) {
         "Failed" => failed(inquiry, pod),
         "Succeeded" => Verdict::fine("Succeeded", "It ran to its end; all containers exited with 0."),
         "Running" => running(inquiry, pod, &events).await,
         _ => pending::explain(inquiry, pod, &events).await,
     };
+    if ["CrashLoop", "OutOfMemory", "ContainerFailed", "ContainerEnded"].contains(&verdict.reason.as_str())
+        && let Some(line) = last_words(inquiry, pod).await
+    {
+        verdict = verdict.because(line);
+    }
     if verdict.wrong && !verdict.commands.iter().any(|command| command.starts_with("kubectl describe")) {
         return verdict.try_command(format!("kubectl describe pod {}{}", name(pod), namespace_flag(pod)));
     }
     verdict
+}
+
+/// The end of the log of a container that ended, if it can be read.
+async fn last_words<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Option<String> {
+    let (container, previous) = containers::ended_container(pod)?;
+    let path = format!(
+        "/api/v1/namespaces/{}/pods/{}/log?container={container}&previous={previous}&tailLines={LOG_LINES}",
+        namespace(pod),
+        name(pod)
+    );
+    let text = inquiry.reader.text(&path).await.ok()?;
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() {
+        return None;
+    }
+    let shown: String = lines.join(" / ").chars().take(LOG_CHARACTERS_MAX).collect();
+    Some(format!("the log of container {container} ended with: {shown}"))
 }
 
 fn failed<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Verdict {
@@ -81,7 +107,7 @@ async fn running<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value, events:
     if string(&ready["status"]) != "True" && !ready.is_null() {
         return Verdict::wrong("NotReady", "It runs but is not ready.").because(condition_line(ready, inquiry.now));
     }
-    containers::restarted(inquiry, pod)
+    containers::restarted(inquiry, pod, events)
 }
 
 /// A node that no longer reports says nothing about its pods.

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::{Inquiry, Verdict, namespace_flag, pods};
+use super::{Inquiry, Verdict, counted, namespace_flag, pods};
 use crate::{
     describe::fields::{condition, format_labels, list, members, name, namespace, string, text},
     object_reader::{ObjectReader, Query},
@@ -51,8 +51,12 @@ pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, service: &Value)
         return wrong_port(service, &selected);
     };
     let inner = Box::pin(pods::explain(inquiry, first)).await;
-    let cause =
-        format!("Its selector finds {} pods, and none is ready. Pod {}: {}", selected.len(), name(first), inner.cause);
+    let cause = format!(
+        "Its selector finds {}, and none is ready. Pod {}: {}",
+        counted(selected.len(), "pod"),
+        name(first),
+        inner.cause
+    );
     let mut verdict = Verdict::wrong("NoReadyPods", cause);
     verdict.evidence = inner.evidence;
     verdict.try_command(format!("minke why pod/{}{}", name(first), namespace_flag(service)))
@@ -62,12 +66,12 @@ async fn pending_load_balancer<R: ObjectReader>(inquiry: &Inquiry<'_, R>, servic
     let waits = string(&service["spec"]["type"]) == "LoadBalancer"
         && list(&service["status"]["loadBalancer"]["ingress"]).is_empty();
     if !waits {
-        return Verdict::fine("Ready", format!("Nothing is wrong: it has {ready} ready endpoints."));
+        return Verdict::fine("Ready", format!("Nothing is wrong: it has {}.", counted(ready, "ready endpoint")));
     }
     let events = inquiry.events(service).await;
     Verdict::wrong(
         "LoadBalancerPending",
-        format!("It has {ready} ready endpoints, but no load balancer has given it an address."),
+        format!("It has {}, but no load balancer has given it an address.", counted(ready, "ready endpoint")),
     )
     .with_events(events.iter(), inquiry.now)
     .because("status.loadBalancer.ingress is empty")
@@ -95,7 +99,7 @@ fn nothing_selected(service: &Value, pods: &[Value]) -> Verdict {
     }
     verdict.cause = cause;
     verdict
-        .because(format!("spec.selector: {shown}; {} pods in the namespace", pods.len()))
+        .because(format!("spec.selector: {shown}; {} in the namespace", counted(pods.len(), "pod")))
         .try_command(format!("kubectl get pods{} --show-labels", namespace_flag(service)))
 }
 

@@ -74,6 +74,15 @@ fn finalizers_verdict<R: ObjectReader>(
         name(object),
         namespace_flag(object)
     ));
+    let unknown = finalizers.iter().all(|finalizer| KNOWN.iter().all(|(own, _)| own != finalizer));
+    if unknown {
+        // For when whoever set it is gone for good.
+        verdict = verdict.try_command(format!(
+            "kubectl patch {kind} {}{} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
+            name(object),
+            namespace_flag(object)
+        ));
+    }
     for user in users {
         verdict = verdict.try_command(format!("kubectl describe {user}{}", namespace_flag(object)));
     }

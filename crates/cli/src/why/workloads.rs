@@ -30,6 +30,29 @@ fn refusal(message: &str) -> String {
     format!("Its pods are not created: {said}.")
 }
 
+/// Pods that may not be made, with what helps against it.
+fn refused_pods(owner: &Value, message: &str) -> Verdict {
+    let verdict = Verdict::wrong("ReplicaFailure", refusal(message));
+    let place = namespace_flag(owner);
+    if message.contains("exceeded quota") || message.contains("failed quota") {
+        return verdict.try_command(format!("kubectl describe quota{place}"));
+    }
+    let account = message.split_once("serviceaccount \"").and_then(|(_, rest)| rest.split('"').next());
+    if let Some(account) = account.filter(|_| message.contains("not found")) {
+        return verdict
+            .try_command(format!("kubectl create serviceaccount {account}{place}"))
+            .try_command(format!("kubectl get serviceaccounts{place}"));
+    }
+    if message.contains("violates PodSecurity") {
+        return verdict.try_command(format!("kubectl get namespace {} --show-labels", namespace(owner)));
+    }
+    if message.contains("admission webhook") {
+        return verdict.try_command("kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations");
+    }
+    let kind = string(&owner["kind"]).to_lowercase();
+    verdict.try_command(format!("kubectl describe {kind} {}{place}", name(owner)))
+}
+
 fn unseen(object: &Value) -> Option<Verdict> {
     let (wanted, seen) = (number(&object["metadata"]["generation"]), number(&object["status"]["observedGeneration"]));
     (wanted > seen && !object["status"]["observedGeneration"].is_null()
@@ -55,15 +78,17 @@ pub async fn deployment<R: ObjectReader>(inquiry: &Inquiry<'_, R>, deployment: &
     if updated >= wanted && available >= wanted && total <= updated {
         return Verdict::fine(
             "Available",
-            format!("Nothing is wrong: all {wanted} replicas are up to date and available."),
+            match wanted {
+                1 => "Nothing is wrong: its replica is up to date and available.".to_string(),
+                wanted => format!("Nothing is wrong: all {wanted} replicas are up to date and available."),
+            },
         );
     }
     let progressing = condition(deployment, "Progressing");
     let failure = condition(deployment, "ReplicaFailure");
     let late = string(&progressing["reason"]) == "ProgressDeadlineExceeded";
     let mut verdict = if string(&failure["status"]) == "True" {
-        Verdict::wrong("ReplicaFailure", refusal(string(&failure["message"])))
-            .because(condition_line(failure, inquiry.now))
+        refused_pods(deployment, string(&failure["message"])).because(condition_line(failure, inquiry.now))
     } else if truth(&spec["paused"]) {
         Verdict::wrong(
             "Paused",
@@ -139,7 +164,13 @@ pub async fn pod_controller<R: ObjectReader>(inquiry: &Inquiry<'_, R>, owner: &V
             .try_command("kubectl get nodes --show-labels");
     }
     if available >= wanted {
-        return Verdict::fine("Available", format!("Nothing is wrong: all {wanted} pods are available."));
+        return Verdict::fine(
+            "Available",
+            match wanted {
+                1 => "Nothing is wrong: its pod is available.".to_string(),
+                wanted => format!("Nothing is wrong: all {wanted} pods are available."),
+            },
+        );
     }
     let events = inquiry.events(owner).await;
     let refused = with_reason(&events, &["FailedCreate"]);
@@ -150,9 +181,7 @@ pub async fn pod_controller<R: ObjectReader>(inquiry: &Inquiry<'_, R>, owner: &V
         _ => "",
     };
     if !message.is_empty() {
-        return Verdict::wrong("ReplicaFailure", refusal(message))
-            .with_events(refused, inquiry.now)
-            .try_command(format!("kubectl describe quota{}", namespace_flag(owner)));
+        return refused_pods(owner, message).with_events(refused, inquiry.now);
     }
     from_pods(inquiry, owner, wanted, available).await
 }
@@ -188,7 +217,7 @@ pub async fn job<R: ObjectReader>(inquiry: &Inquiry<'_, R>, job: &Value) -> Verd
     }
     let refused = with_reason(&events, &["FailedCreate"]);
     if let (Some(event), true) = (refused.first(), owned.is_empty()) {
-        return Verdict::wrong("ReplicaFailure", refusal(string(&event["message"]))).with_events(refused, inquiry.now);
+        return refused_pods(job, string(&event["message"])).with_events(refused, inquiry.now);
     }
     let not_ready = owned.iter().find(|pod| string(&pod["status"]["phase"]) == "Pending").or(broken);
     if let Some(pod) = not_ready {

@@ -17,7 +17,7 @@ fn context() -> Context {
 fn cluster() -> MapReader {
     let rows: Vec<(String, Value)> = serde_json::from_str(include_str!("objects.json")).unwrap();
     let objects = rows.into_iter().map(|(plural, object)| (&*Box::leak(plural.into_boxed_str()), object)).collect();
-    MapReader { objects, documents: Vec::new() }
+    MapReader { objects, ..MapReader::default() }
 }
 
 #[test]

@@ -45,6 +45,12 @@ fn what_cannot_be_built_is_refused() {
     check("resources: [.]", "cycle detected");
     check("patches: [{patch: '[{op: remove, path: /a}]'}]", "must specify a target for JSON patch");
     check("configMapGenerator: [{name: c, behavior: merge}]", "does not exist; cannot merge or replace");
+    let files = MapFiles::new(&[
+        ("kustomization.yaml", "nameprefix: a-\nResources: [x.yaml]\n"),
+        ("x.yaml", "kind: X\nmetadata: {name: x}\n"),
+    ]);
+    let built = build(".", &files).expect("fields in any case");
+    assert_eq!(built.objects[0]["metadata"]["name"], "a-x");
     let missing = build("nowhere", &MapFiles::default()).unwrap_err();
     assert!(missing.contains("unable to find one of 'kustomization.yaml'"), "{missing}");
 }

@@ -4,7 +4,6 @@
 
 use std::{borrow::Cow, cmp::Ordering};
 
-use base64::Engine;
 use serde_json::Value;
 
 use super::{execute::Operand, printf};
@@ -298,15 +297,6 @@ fn url_query(text: &str) -> String {
 }
 
 fn base64_decode(text: &str) -> Result<String, String> {
-    let stripped: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-    match base64::engine::general_purpose::STANDARD.decode(&stripped) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        Err(error) => {
-            let at = match error {
-                base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
-                _ => stripped.len() / 4 * 4,
-            };
-            Err(format!("base64 decode failed: illegal base64 data at input byte {at}"))
-        }
-    }
+    let decoded = crate::kubeconfig::from_base64(text).map_err(|why| format!("base64 decode failed: {why}"))?;
+    Ok(String::from_utf8_lossy(&decoded).into_owned())
 }

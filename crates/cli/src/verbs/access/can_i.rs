@@ -79,6 +79,25 @@ async fn can_i(session: &Session, matches: &Matches) -> Result<()> {
     }
 }
 
+const KNOWN_VERBS: [&str; 16] = [
+    "*",
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+    "use",
+    "bind",
+    "impersonate",
+    "escalate",
+    "approve",
+    "sign",
+    "attest",
+];
+
 async fn resource_attributes(
     session: &Session,
     matches: &Matches,
@@ -108,6 +127,9 @@ async fn resource_attributes(
     if !namespaced && !namespace.is_empty() && !matches.bool("quiet") {
         let of = if group.is_empty() { String::new() } else { format!(" in group '{group}'") };
         session.output.warn(&format!("Warning: resource '{resource}' is not namespace scoped{of}\n"));
+    }
+    if !KNOWN_VERBS.contains(&verb) && !matches.bool("quiet") {
+        session.output.warn(&format!("Warning: verb '{verb}' is not a known verb\n"));
     }
     Ok(json!({"resourceAttributes": {
         "namespace": namespace, "verb": verb, "group": group, "version": version, "resource": resource,

@@ -118,6 +118,6 @@ async fn one(
         json!({"type": condition, "status": "True", "reason": reason, "message": message, "lastUpdateTime": now}),
     );
     object["status"]["conditions"] = kept.into();
-    let call = session.rest().await?.call(Method::PUT, format!("{}/approval", info.path()));
+    let call = session.rest().await?.call(Method::PUT, format!("{}/approval", info.path()?));
     call.json(&object).about(&info.resource.qualified(), &info.name).value().await
 }

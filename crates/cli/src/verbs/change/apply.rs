@@ -215,6 +215,18 @@ pub fn patch_of(info: &Info, modified: &Value, current: &Value) -> (Value, &'sta
     }
 }
 
+/// Puts back what was deleted for a replacement that the server refuses; why it refuses.
+async fn restored(change: &Change<'_>, info: &Info, original: &Value, refused: Failure) -> Failure {
+    match change.create(info, original).await {
+        Ok(_) => refused,
+        Err(failure) => Failure::message(format!(
+            "An error occurred force-replacing the existing object with the newly provided one:\n\n{}.\n\nAdditionally, an error occurred attempting to restore the original object:\n\n{}",
+            refused.text(),
+            failure.text()
+        )),
+    }
+}
+
 async fn patch_live(
     change: &Change<'_>,
     matches: &Matches,
@@ -250,7 +262,12 @@ async fn patch_live(
                     matches.duration("timeout"),
                 )
                 .await?;
-                return Ok((change.create(info, modified).await?, true));
+                let mut created = modified.clone();
+                without_nulls(&mut created);
+                return match change.create(info, &created).await {
+                    Ok(object) => Ok((object, true)),
+                    Err(failure) => Err(restored(change, info, &current, failure).await),
+                };
             }
             Err(failure) => {
                 let shown = crate::template::go_format::json(&patch);
@@ -270,4 +287,45 @@ async fn patch_live(
         }
     }
     Ok((current, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::fake::FakeServer;
+
+    /// What a replacement leaves when the server refuses the new object too.
+    #[test]
+    fn force_puts_back_what_it_can_not_replace() {
+        let place = "/api/v1/namespaces/default/pods";
+        let live = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "namespace": "default", "uid": "7", "resourceVersion": "9"},
+            "spec": {"containers": [{"name": "c", "image": "old"}]}});
+        let invalid = json!({"kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422,
+            "message": "Pod \"a\" is invalid", "details": {"kind": "Pod", "name": "a", "causes": [
+                {"field": "spec.x", "message": "Invalid value: 1"}]}});
+        let query = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict";
+        let leak = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
+        let server = FakeServer::of_pods()
+            .on(leak(format!("GET {place}/a")), 200, live)
+            .on(leak(format!("PATCH {place}/a?{query}")), 422, invalid.clone())
+            .on(leak(format!("DELETE {place}/a")), 200, json!({"kind": "Status", "status": "Success"}))
+            .on(leak(format!("GET {place}?fieldSelector=metadata.name%3Da")), 200, json!({"items": []}))
+            .on(leak(format!("POST {place}?{query}")), 422, invalid);
+        let folder = tempfile::tempdir().expect("a directory");
+        let file = folder.path().join("pod.json");
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "resourceVersion": "1"},
+            "spec": {"containers": [{"name": "c", "image": "new"}]}});
+        std::fs::write(&file, object.to_string()).expect("a file");
+        let (_, err, code) = server.run(&["apply", "--force", "-f", &file.display().to_string()]);
+        assert!(err.contains("an error occurred attempting to restore the original object"), "{err}");
+        assert_eq!(code, 1);
+        let asked = server.asked.borrow();
+        let created: Vec<&str> =
+            asked.iter().filter(|(line, _)| line.starts_with("POST")).map(|(_, b)| b.as_str()).collect();
+        assert_eq!(created.len(), 2, "{asked:?}");
+        assert!(created[0].contains("\"image\":\"new\"") && created[1].contains("\"image\":\"old\""), "{created:?}");
+        assert!(created.iter().all(|body| !body.contains("\"resourceVersion\"")), "{created:?}");
+    }
 }

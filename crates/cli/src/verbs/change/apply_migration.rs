@@ -98,8 +98,8 @@ pub async fn run(session: &Session, info: &Info, manager: &str, mut object: Valu
     if manager == "kubectl"
         && let Some(kept) = annotation_to_keep(&object)
     {
-        let call = match session.rest().await {
-            Ok(rest) => rest.call(http::Method::PATCH, info.path()),
+        let call = match session.rest().await.and_then(|rest| Ok(rest.call(http::Method::PATCH, info.path()?))) {
+            Ok(call) => call,
             Err(failure) => {
                 return warn(
                     "failed to migrate kubectl.kubernetes.io/last-applied-configuration for Server-Side Apply",

@@ -38,8 +38,8 @@ pub async fn apply(
         false => "kubectl",
     };
     let path = match matches.str("subresource") {
-        "" => info.path(),
-        sub => format!("{}/{sub}", info.path()),
+        "" => info.path()?,
+        sub => format!("{}/{sub}", info.path()?),
     };
     let answer = send(session, matches, info, &path, manager, dry_run).await?;
     // What the server answers shows whether client-side apply was there before.

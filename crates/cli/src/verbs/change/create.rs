@@ -110,7 +110,7 @@ pub fn raw_file(name: &str) -> Result<Vec<u8>> {
 fn edited(session: &Session, matches: &Matches, infos: Vec<Info>) -> Result<Vec<Info>> {
     let mut after = Vec::new();
     for info in infos {
-        if let Some(value) = editor::edit_value(session, matches, &info.object, "")? {
+        if let Some(value) = editor::edit_value(session, matches, &info.object)? {
             let name = crate::resource::metadata(&value, "name").to_string();
             after.push(Info { name, object: value, ..info });
         }

@@ -204,7 +204,7 @@ async fn delete_one(session: &Session, plan: &Plan, info: &Info, dry_run: DryRun
     if dry_run == DryRun::Server {
         options["dryRun"] = json!(["All"]);
     }
-    let call = session.rest().await?.call(Method::DELETE, info.path());
+    let call = session.rest().await?.call(Method::DELETE, info.path()?);
     call.json(&options).about(&info.resource.qualified(), &info.name).value().await
 }
 
@@ -267,5 +267,58 @@ pub async fn until_gone(session: &Session, info: &Info, uid: &str) -> Result<()>
                 break;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::fake::FakeServer;
+
+    fn server() -> FakeServer {
+        FakeServer::default()
+            .on(
+                "GET /api",
+                200,
+                json!({"kind": "APIGroupDiscoveryList", "items": [{"metadata": {"name": ""}, "versions": [
+                {"version": "v1", "resources": [{"resource": "configmaps", "singularResource": "configmap",
+                    "scope": "Namespaced", "shortNames": ["cm"], "responseKind": {"kind": "ConfigMap"},
+                    "verbs": ["delete", "get", "list", "patch"]}]}]}]}),
+            )
+            .on("GET /apis", 200, json!({"kind": "APIGroupDiscoveryList", "items": []}))
+            .on("GET /api/v1/namespaces/default/configmaps", 200, json!({"kind": "ConfigMapList", "items": []}))
+            .on("DELETE /api/v1/namespaces/default/configmaps", 200, json!({"kind": "ConfigMapList", "items": []}))
+            .on("PATCH /api/v1/namespaces/default/configmaps", 200, json!({"kind": "ConfigMap"}))
+    }
+
+    #[test]
+    fn without_a_name_nothing_is_touched() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let manifest = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "made-"}});
+        std::fs::write(file.path(), manifest.to_string()).expect("a manifest");
+        let path = file.path().to_str().expect("a path");
+        let check = |words: &[&str], message: &str| {
+            let server = server();
+            let (out, err, code) = server.run(words);
+            assert_eq!(
+                (out.as_str(), err.as_str(), code),
+                ("", format!("error: {message}\n").as_str(), 1),
+                "{words:?}"
+            );
+            let asked = server.asked.borrow();
+            let sent: Vec<_> = asked.iter().filter(|(request, _)| request.contains("configmaps")).collect();
+            assert!(sent.is_empty(), "{words:?}: {sent:?}");
+        };
+        let empty = "resource name may not be empty";
+        check(&["delete", "-f", path, "--wait=false"], &format!("error when deleting {path:?}: {empty}"));
+        check(&["delete", "cm", "", "--wait=false"], empty);
+        check(
+            &["replace", "--force", "-f", path, "--validate=false"],
+            &format!("error when deleting {path:?}: {empty}"),
+        );
+        check(&["get", "cm", ""], empty);
+        check(&["label", "cm", "", "a=b"], empty);
+        check(&["patch", "cm", "", "-p", "{}"], empty);
     }
 }

@@ -85,17 +85,17 @@ impl Change<'_> {
     }
 
     pub async fn update(&self, info: &Info, object: &Value) -> Result<Value> {
-        self.send(Method::PUT, info.path(), info, "application/json", object.to_string().into_bytes()).await
+        self.send(Method::PUT, info.path()?, info, "application/json", object.to_string().into_bytes()).await
     }
 
     pub async fn patch(&self, info: &Info, content: &str, patch: &Value) -> Result<Value> {
-        self.send(Method::PATCH, info.path(), info, content, patch.to_string().into_bytes()).await
+        self.send(Method::PATCH, info.path()?, info, content, patch.to_string().into_bytes()).await
     }
 
     pub async fn patch_subresource(&self, info: &Info, sub: &str, content: &str, patch: Vec<u8>) -> Result<Value> {
         let path = match sub {
-            "" => info.path(),
-            sub => format!("{}/{sub}", info.path()),
+            "" => info.path()?,
+            sub => format!("{}/{sub}", info.path()?),
         };
         self.send(Method::PATCH, path, info, content, patch).await
     }

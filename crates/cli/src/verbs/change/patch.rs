@@ -16,7 +16,7 @@ use crate::{
         Operation, PRINT,
         operation::{DRY_RUN, DryRun},
     },
-    resource::{FILENAME, Info, Selection, files::local_resource},
+    resource::{FILENAME, Info, Selection, each, files::local_resource},
     run,
     session::Session,
 };
@@ -80,11 +80,11 @@ async fn patch(session: &Session, matches: &Matches) -> Result<()> {
     }
     let mut selection = Selection::of(session, matches)?;
     selection.local = matches.bool("local");
-    let infos = selection.all_or_nothing(session).await?;
-    if infos.is_empty() {
+    let (infos, failures) = selection.select(session).await?;
+    if infos.is_empty() && failures.is_empty() {
         return Err(Failure::message("no objects passed to patch"));
     }
-    for info in infos {
+    each(infos, failures, async |info| {
         let here = matches.bool("local") || operation.dry_run == DryRun::Client;
         let (before, after) = match here {
             true => {
@@ -111,9 +111,9 @@ async fn patch(session: &Session, matches: &Matches) -> Result<()> {
             }
         };
         let done = if before == after { "patched (no change)" } else { "patched" };
-        operation.print(session, &answered(&info, &after), &after, done)?;
-    }
-    Ok(())
+        operation.print(session, &answered(&info, &after), &after, done)
+    })
+    .await
 }
 
 /// A subresource may answer with an object of another kind.

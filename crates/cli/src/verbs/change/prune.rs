@@ -185,7 +185,7 @@ impl Pruning {
                 "labels": {ID_LABEL: Self::id(parent)},
             },
         });
-        let call = session.rest().await?.call(Method::PATCH, parent.path());
+        let call = session.rest().await?.call(Method::PATCH, parent.path()?);
         let call = call.query("fieldManager", "kubectl-applyset").query("force", "false");
         call.body("application/apply-patch+yaml", object.to_string()).value().await.map(drop)
     }

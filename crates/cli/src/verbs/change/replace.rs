@@ -106,7 +106,7 @@ async fn replace(session: &Session, matches: &Matches) -> Result<()> {
                 match matches.str("subresource") {
                     "" => change.update(&info, &info.object).await,
                     sub => {
-                        let path = format!("{}/{sub}", info.path());
+                        let path = format!("{}/{sub}", info.path()?);
                         change
                             .send(http::Method::PUT, path, &info, "application/json", info.object.to_string().into())
                             .await

@@ -67,7 +67,8 @@ static SET: Command = Command {
 
 fn path(matches: &Matches) -> Result<PathBuf> {
     let off = || Failure::message("KUBERC is disabled via KUBERC=off environment variable");
-    crate::kuberc::path(matches.opt("kuberc")).ok_or_else(off)
+    let place = crate::kuberc::path(matches.opt("kuberc")).map_err(Failure::Message)?;
+    place.map(|(file, _)| file).ok_or_else(off)
 }
 
 /// `None` where there is no file.

@@ -10,7 +10,7 @@ use crate::{
     command::Command,
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean},
-    kubeconfig::{Config, Entry},
+    kubeconfig::{Config, Entry, from_base64},
     run,
     session::Session,
 };
@@ -61,7 +61,7 @@ fn change(session: &Session, property: &str, value: Option<Value>) -> Result<()>
     let mut all = merged(session)?;
     let default = session.places().default_file();
     let (kind, rest) = property.split_once('.').unwrap_or((property, ""));
-    let unknown = || Failure::message(format!("unable to locate path {kind:?} under config"));
+    let unknown = || Failure::message(format!("unable to parse {property} after [] at api.Config"));
     if kind == "current-context" {
         let file = if all.current_context.is_empty() { default } else { all.current_context_file.clone() };
         let mut config = open(&file)?;
@@ -126,10 +126,9 @@ async fn set(session: &Session, matches: &Matches) -> Result<()> {
         match matches.bool("set-raw-bytes") {
             true => BASE64_STANDARD.encode(text).into(),
             false => {
-                BASE64_STANDARD
-                    .decode(text)
-                    .map_err(|e| Failure::message(format!("error decoding input value: illegal base64 data: {e}")))?;
-                text.clone().into()
+                let decoded = from_base64(text);
+                let bytes = decoded.map_err(|e| Failure::message(format!("error decoding input value: {e}")))?;
+                BASE64_STANDARD.encode(bytes).into()
             }
         }
     } else if property.ends_with("insecure-skip-tls-verify") || property.ends_with("disable-compression") {

@@ -49,8 +49,11 @@ const SECRETS: [(&str, &str); 5] = [
 async fn view(session: &Session, matches: &Matches) -> Result<()> {
     let mut config = merged(session)?;
     if matches.bool("minify") {
-        let resolved = crate::kubeconfig::resolve::choose(&config, matches)?;
         let context = matches.opt("context").unwrap_or(&config.current_context).to_string();
+        if !context.is_empty() && config.context(&context).is_none() {
+            return Err(crate::failure::Failure::message(format!("cannot locate context {context}")));
+        }
+        let resolved = crate::kubeconfig::resolve::choose(&config, matches)?;
         config.current_context = context.clone();
         config.contexts.retain(|e| e.name == context);
         config.clusters.retain(|e| e.name == resolved.cluster.name);

@@ -13,7 +13,7 @@ use crate::{
         Operation, PRINT,
         operation::{DRY_RUN, DryRun},
     },
-    resource::{FILENAME, Selection},
+    resource::{FILENAME, Selection, each},
     run,
     session::Session,
     verbs::change::{
@@ -49,8 +49,8 @@ async fn autoscale(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("required flag(s) \"max\" not set"));
     }
     let selection = Selection::of(session, matches)?;
-    let infos = selection.all_or_nothing(session).await?;
-    for info in infos {
+    let (infos, failures) = selection.select(session).await?;
+    each(infos, failures, async |info| {
         let scale = format!("{}/scale", info.resource.name);
         let discovery = session.discovery().await?;
         let served =
@@ -79,7 +79,7 @@ async fn autoscale(session: &Session, matches: &Matches) -> Result<()> {
             operation = operation.saying("autoscaled");
         }
         let place = info_of(session, made.map_err(Failure::Message)?, operation.dry_run).await?;
-        create_one(session, matches, &mut operation, place).await?;
-    }
-    Ok(())
+        create_one(session, matches, &mut operation, place).await
+    })
+    .await
 }

@@ -9,7 +9,7 @@ use crate::{
     flags::{Flag, Matches, string},
     generate::expose::{Expose, can_be_exposed, service},
     printers::{Operation, PRINT, operation::DRY_RUN},
-    resource::{FILENAME, Selection},
+    resource::{FILENAME, Selection, each},
     run,
     session::Session,
     verbs::change::{
@@ -45,13 +45,18 @@ pub static COMMAND: Command = Command {
     run: run!(expose),
 };
 
+const NAME_CHARACTERS_MAX: usize = 63;
+
 async fn expose(session: &Session, matches: &Matches) -> Result<()> {
     let mut selection = Selection::of(session, matches)?;
     selection.selector.clear();
-    for info in selection.all_or_nothing(session).await? {
+    let (infos, failures) = selection.select(session).await?;
+    each(infos, failures, async |info| {
         can_be_exposed(&info.resource.group, &info.resource.kind).map_err(Failure::Message)?;
         let namespace = super::given_namespace(session)?;
-        let name = matches.opt("name").unwrap_or(&info.name);
+        // A name that was inherited is made to fit; one that was given is for the server to refuse.
+        let inherited: String = info.name.chars().take(NAME_CHARACTERS_MAX).collect();
+        let name = matches.opt("name").unwrap_or(&inherited);
         let made = service(
             &Expose {
                 name,
@@ -72,7 +77,7 @@ async fn expose(session: &Session, matches: &Matches) -> Result<()> {
         let mut operation = Operation::of(session, matches)?.typed().saying("exposed");
         let mut place = info_of(session, made.map_err(Failure::Message)?, operation.dry_run).await?;
         super::run::override_object(&mut place, matches)?;
-        create_one(session, matches, &mut operation, place).await?;
-    }
-    Ok(())
+        create_one(session, matches, &mut operation, place).await
+    })
+    .await
 }

@@ -201,7 +201,7 @@ async fn attached(session: &Session, matches: &Matches, info: &Info) -> Result<(
             return Err(failure);
         }
         // A container that was too quick for us has left a log.
-        let call = session.rest().await?.get(format!("{}/log", info.path())).query("container", container.as_str());
+        let call = session.rest().await?.get(format!("{}/log", info.path()?)).query("container", container.as_str());
         session.output.bytes(&call.bytes().await?);
     }
     let restart = matches.str("restart");

@@ -153,6 +153,13 @@ async fn selected(session: &Session, matches: &Matches, words: &[String]) -> Res
     selection.all_or_nothing(session).await
 }
 
+fn required_version(matches: &Matches) -> Option<&str> {
+    match matches.has("resource-version") {
+        true => matches.opt("resource-version"),
+        false => None,
+    }
+}
+
 /// Changes every object and prints those that changed.
 async fn change_all(session: &Session, matches: &Matches, infos: Vec<Info>, done: &str, edit: Edit<'_>) -> Result<()> {
     let mut operation = Operation::of(session, matches)?.typed();
@@ -169,7 +176,7 @@ async fn change_all(session: &Session, matches: &Matches, infos: Vec<Info>, done
             operation.print(session, &info, &wanted, done)?;
             continue;
         }
-        if wanted == info.object {
+        if wanted == info.object && required_version(matches).is_none() {
             continue;
         }
         match send(session, matches, &info, &wanted, operation.dry_run).await {
@@ -184,10 +191,13 @@ async fn send(session: &Session, matches: &Matches, info: &Info, wanted: &Value,
     let resource = &info.resource;
     let kind = (resource.group.as_str(), resource.version.as_str(), resource.kind.as_str());
     let strategic = is_builtin(info).then(|| strategic_two_way(kind, &info.object, wanted)).flatten();
-    let (patch, content) = match strategic {
+    let (mut patch, content) = match strategic {
         Some(patch) => (patch, STRATEGIC),
         None => (api::patch::merge_diff(&info.object, wanted), MERGE),
     };
+    if let Some(version) = required_version(matches) {
+        patch["metadata"]["resourceVersion"] = version.into();
+    }
     Change { session, manager: matches.str("field-manager"), validation: "", dry_run }
         .patch(info, content, &patch)
         .await
@@ -214,6 +224,9 @@ async fn env(session: &Session, matches: &Matches) -> Result<()> {
     let (objects, mut words) = split(&arguments);
     words.extend(matches.list("env"));
     if arguments.len() < matches.args.len() {
+        if matches.list("filename").iter().any(|file| file == "-") {
+            return Err(Failure::message("standard input cannot be used for multiple arguments"));
+        }
         let text = std::io::read_to_string(std::io::stdin())?;
         words.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string));
     }

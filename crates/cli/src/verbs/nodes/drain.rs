@@ -77,6 +77,27 @@ async fn daemon_set_exists(session: &Session, pod: &Value) -> bool {
     rest.get(format!("/apis/apps/v1/namespaces/{}/daemonsets/{name}", metadata(pod, "namespace"))).value().await.is_ok()
 }
 
+/// The pods of a node, in as many chunks as it takes.
+async fn pods_of(session: &Session, matches: &Matches, node: &Info) -> Result<Vec<Value>> {
+    let rest = session.rest().await?;
+    let limit = matches.int("chunk-size").max(0);
+    let (mut pods, mut token) = (Vec::new(), String::new());
+    loop {
+        let mut call = rest.get("/api/v1/pods").query_opt("continue", &token);
+        call = call.query("fieldSelector", format!("spec.nodeName={}", node.name));
+        call = call.query_opt("labelSelector", matches.str("pod-selector"));
+        if limit > 0 {
+            call = call.query("limit", limit.to_string());
+        }
+        let listed = call.value().await?;
+        token = listed["metadata"]["continue"].as_str().unwrap_or_default().to_string();
+        pods.extend(items_of(listed));
+        if token.is_empty() {
+            return Ok(pods);
+        }
+    }
+}
+
 async fn drain_node(session: &Session, matches: &Matches, node: &Info, dry_run: DryRun) -> Result<()> {
     let rules = Rules {
         force: matches.bool("force"),
@@ -84,12 +105,11 @@ async fn drain_node(session: &Session, matches: &Matches, node: &Info, dry_run: 
         delete_emptydir_data: matches.bool("delete-emptydir-data"),
         skip_wait_for_delete_seconds: matches.int("skip-wait-for-delete-timeout"),
     };
-    let call = session.rest().await?.get("/api/v1/pods").query("fieldSelector", format!("spec.nodeName={}", node.name));
-    let listed = call.query_opt("labelSelector", matches.str("pod-selector")).value().await?;
+    let pods = pods_of(session, matches, node).await?;
     let mut going = Vec::new();
     let mut blocked: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut warned: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for pod in items_of(listed) {
+    for pod in pods {
         let shown = format!("{}/{}", metadata(&pod, "namespace"), metadata(&pod, "name"));
         let exists = daemon_set_exists(session, &pod).await;
         match verdict(&pod, exists, rules, session.env.now().as_second()) {

@@ -39,4 +39,10 @@ impl ObjectReader for RestReader<'_> {
         let rest = self.session.rest().await.map_err(|e| e.text())?;
         rest.get(path).value().await.map_err(|e| e.text())
     }
+
+    async fn text(&self, path: &str) -> Result<String, String> {
+        let rest = self.session.rest().await.map_err(|e| e.text())?;
+        let bytes = rest.get(path).bytes().await.map_err(|e| e.text())?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
 }

@@ -46,10 +46,10 @@ enum Condition {
 }
 
 fn condition(text: &str) -> Result<Condition> {
-    if text == "create" || text == "created" {
+    if text.eq_ignore_ascii_case("create") {
         return Ok(Condition::Created);
     }
-    if text.eq_ignore_ascii_case("delete") || text.eq_ignore_ascii_case("deleted") {
+    if text.eq_ignore_ascii_case("delete") {
         return Ok(Condition::Deleted);
     }
     if let Some(rest) = text.strip_prefix("condition=") {
@@ -57,22 +57,43 @@ fn condition(text: &str) -> Result<Condition> {
         return Ok(Condition::Status { name: name.to_string(), value: value.to_string() });
     }
     if let Some(rest) = text.strip_prefix("jsonpath=") {
-        let split = match rest.rfind('}') {
-            Some(end) => (&rest[..=end], rest[end + 1..].trim_start_matches(['\'', '"']).strip_prefix('=')),
-            None => match rest.split_once('=') {
-                Some((path, value)) => (path, Some(value)),
-                None => (rest, None),
-            },
+        let parts = split_at_equals(rest);
+        let (path, value) = match parts.as_slice() {
+            [path] => (path, None),
+            [path, value] => (path, Some(value.trim_matches(['\'', '"']))),
+            _ => {
+                return Err(Failure::message(
+                    "jsonpath wait format must be --for=jsonpath='{.status.readyReplicas}'=3 or --for=jsonpath='{.status.readyReplicas}'",
+                ));
+            }
         };
-        let (path, value) = (split.0.trim_matches(['\'', '"']), split.1.map(|v| v.trim_matches(['\'', '"'])));
+        let path = path.trim_matches(['\'', '"']);
         if value == Some("") {
-            return Err(Failure::message("jsonpath wait value cannot be empty"));
+            return Err(Failure::message(
+                "jsonpath wait has to have a value after equal sign, like --for=jsonpath='{.status.readyReplicas}'=3",
+            ));
         }
         let relaxed = relaxed_expression(path).map_err(Failure::Message)?;
         let parsed = JsonPath::parse(&relaxed).map_err(Failure::Message)?.allow_missing_keys(true);
         return Ok(Condition::JsonPath { path: parsed, text: relaxed, value: value.map(str::to_string) });
     }
     Err(Failure::message(format!("unrecognized condition: {text:?}")))
+}
+
+/// Split where one equal sign stands alone: two belong to a filter of the expression.
+fn split_at_equals(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if letter == '=' && letters.next_if_eq(&'=').is_none() {
+            parts.push(String::new());
+            continue;
+        }
+        if let Some(part) = parts.last_mut() {
+            part.extend(std::iter::repeat_n(letter, if letter == '=' { 2 } else { 1 }));
+        }
+    }
+    parts
 }
 
 impl Condition {
@@ -128,9 +149,6 @@ async fn wait(session: &Session, matches: &Matches) -> Result<()> {
     let mut operation = Operation::of(session, matches)?;
     let deadline = session.env.monotonic() + timeout;
     if matches!(wanted, Condition::Created) {
-        if !selection.selector.is_empty() || !selection.field_selector.is_empty() || matches.bool("all") {
-            return Err(Failure::message("--for=create cannot be used with --selector, --field-selector or --all"));
-        }
         return created(session, &mut selection, &mut operation, timeout).await;
     }
     if matches!(wanted, Condition::Deleted) {
@@ -200,27 +218,25 @@ async fn created(
     timeout: Duration,
 ) -> Result<()> {
     selection.latest = true;
-    let looked = env::timeout(timeout.max(Duration::from_millis(1)), async {
-        loop {
-            match selection.all_or_nothing(session).await {
-                Ok(infos) => return Ok(infos),
-                Err(failure) if failure.is_not_found() => session.env.sleep(CREATE_INTERVAL).await,
-                Err(failure) => return Err(failure),
-            }
+    let deadline = session.env.monotonic() + timeout;
+    // Looks once whatever the timeout.
+    let infos = loop {
+        match selection.all_or_nothing(session).await {
+            Ok(infos) if !infos.is_empty() => break infos,
+            Ok(_) => {}
+            Err(failure) if failure.is_not_found() => {}
+            Err(failure) => return Err(failure),
         }
-    });
-    match looked.await {
-        Some(infos) => {
-            for info in infos? {
-                operation.print(session, &info, &info.object, "condition met")?;
-            }
-            Ok(())
+        if session.env.monotonic() + CREATE_INTERVAL >= deadline {
+            session.env.sleep(deadline.saturating_sub(session.env.monotonic())).await;
+            return Err(Failure::message("timed out waiting for the condition"));
         }
-        None => {
-            let what = selection.arguments.join("/");
-            Err(Failure::message(format!("timed out waiting for the condition on {what}")))
-        }
+        session.env.sleep(CREATE_INTERVAL).await;
+    };
+    for info in infos {
+        operation.print(session, &info, &info.object, "condition met")?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -246,6 +262,39 @@ mod tests {
         check("jsonpath={.status.n}=3", true);
         check("jsonpath={.status.phase}", true);
         check("jsonpath={.status.absent}", false);
-        assert!(condition("nonsense").is_err());
+        check("jsonpath={.status.conditions[?(@.type==\"Ready\")].status}=True", true);
+    }
+
+    #[test]
+    fn what_is_no_condition_is_said_as_upstream_does() {
+        let check = |text: &str, wanted: &str| {
+            let why = condition(text).err().map(|e| e.text());
+            assert_eq!(why.as_deref(), Some(wanted), "{text}");
+        };
+        check("nonsense", "unrecognized condition: \"nonsense\"");
+        check("created", "unrecognized condition: \"created\"");
+        check(
+            "jsonpath={.a}=",
+            "jsonpath wait has to have a value after equal sign, like --for=jsonpath='{.status.readyReplicas}'=3",
+        );
+        check(
+            "jsonpath={.a}=b=c",
+            "jsonpath wait format must be --for=jsonpath='{.status.readyReplicas}'=3 or --for=jsonpath='{.status.readyReplicas}'",
+        );
+    }
+
+    #[test]
+    fn create_waits_for_what_a_selector_finds() {
+        let found = json!({"kind": "PodList", "apiVersion": "v1", "items": [
+            {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default"}}]});
+        let none = json!({"kind": "PodList", "apiVersion": "v1", "items": []});
+        let request = "GET /api/v1/namespaces/default/pods?labelSelector=a%3Db";
+        let check = |list: serde_json::Value, wanted: (&str, &str, u8)| {
+            let server = crate::fake::FakeServer::of_pods().on(request, 200, list);
+            let (out, err, code) = server.run(&["wait", "pods", "--for=create", "-l", "a=b", "--timeout=0"]);
+            assert_eq!((out.as_str(), err.as_str(), code), wanted);
+        };
+        check(found, ("pod/a condition met\n", "", 0));
+        check(none, ("", "error: timed out waiting for the condition\n", 1));
     }
 }

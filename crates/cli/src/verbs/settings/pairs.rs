@@ -21,7 +21,7 @@ pub struct Pairs {
 
 /// Objects and pairs of a command line.
 pub fn split(words: &[String]) -> (Vec<String>, Vec<String>) {
-    let is_pair = |word: &String| word.contains('=') || (word.ends_with('-') && word.len() > 1);
+    let is_pair = |word: &String| word.find('=').is_some_and(|at| at > 0) || (word.ends_with('-') && word.len() > 1);
     let at = words.iter().position(is_pair).unwrap_or(words.len());
     (words[..at].to_vec(), words[at..].to_vec())
 }
@@ -84,11 +84,10 @@ pub async fn run(session: &Session, matches: &Matches, subject: &Subject) -> Res
     }
     let version = matches.str("resource-version");
     let mut operation = Operation::of(session, matches)?;
-    let infos = selection.all_or_nothing(session).await?;
+    let (infos, mut failures) = selection.select(session).await?;
     if !version.is_empty() && infos.len() != 1 {
         return Err(Failure::message("--resource-version may only be used with a single resource"));
     }
-    let mut failures = Vec::new();
     let several = infos.len() > 1;
     for info in infos {
         if listing {

@@ -106,14 +106,14 @@ static RESTART: Command = Command {
 };
 
 /// The objects that a subcommand is about.
-pub async fn selected(session: &Session, matches: &Matches) -> Result<Vec<Info>> {
+pub async fn selected(session: &Session, matches: &Matches) -> Result<(Vec<Info>, Vec<Failure>)> {
     let mut selection = Selection::of(session, matches)?;
     if selection.arguments.is_empty() && !selection.has_files() && selection.selector.is_empty() {
         return Err(Failure::message("required resource not specified"));
     }
     selection.allow_empty_selector = true;
     selection.latest = true;
-    selection.all_or_nothing(session).await
+    selection.select(session).await
 }
 
 pub fn has_rollouts(info: &Info) -> bool {
@@ -131,8 +131,8 @@ async fn resume(session: &Session, matches: &Matches) -> Result<()> {
 async fn set_paused(session: &Session, matches: &Matches, paused: bool) -> Result<()> {
     let mut operation = Operation::of(session, matches)?;
     let (verb, done) = if paused { ("pausing", "paused") } else { ("resuming", "resumed") };
-    let mut failures = Vec::new();
-    for info in selected(session, matches).await? {
+    let (infos, mut failures) = selected(session, matches).await?;
+    for info in infos {
         if info.resource.kind != "Deployment" {
             failures.push(Failure::message(format!(
                 "{} {:?} {verb} is not supported",
@@ -148,8 +148,10 @@ async fn set_paused(session: &Session, matches: &Matches, paused: bool) -> Resul
             continue;
         }
         let patch = json!({"spec": {"paused": if paused { Value::Bool(true) } else { Value::Null }}});
-        let object = patch_one(session, matches, &info, MERGE, &patch).await?;
-        operation.print(session, &info, &object, done)?;
+        match patch_one(session, matches, &info, MERGE, &patch).await {
+            Ok(object) => operation.print(session, &info, &object, done)?,
+            Err(failure) => failures.push(failure),
+        }
     }
     Failure::aggregate(failures)
 }
@@ -162,8 +164,8 @@ async fn patch_one(session: &Session, matches: &Matches, info: &Info, content: &
 
 async fn restart(session: &Session, matches: &Matches) -> Result<()> {
     let mut operation = Operation::of(session, matches)?;
-    let mut failures = Vec::new();
-    for info in selected(session, matches).await? {
+    let (infos, mut failures) = selected(session, matches).await?;
+    for info in infos {
         if !has_rollouts(&info) {
             failures.push(Failure::message(format!(
                 "{} {:?} restarting is not supported",

@@ -16,7 +16,7 @@ use crate::{
         format::Printer,
         operation::{ALLOWED, DryRun},
     },
-    resource::{Info, items_of},
+    resource::{Info, each, items_of},
     session::Session,
     verbs::change::{Change, JSON, STRATEGIC},
 };
@@ -126,14 +126,20 @@ impl Revision {
 
 pub async fn history(session: &Session, matches: &Matches) -> Result<()> {
     let wanted = matches.int("revision");
-    let infos = selected(session, matches).await;
+    let found = selected(session, matches).await;
     if wanted < 0 {
         return Err(Failure::message(format!("revision must be a positive integer: {wanted}")));
     }
     let mut printer = Printer::of(matches, ALLOWED)?;
-    for info in infos? {
+    let (infos, failures) = found?;
+    each(infos, failures, async |info| {
         if !has_rollouts(&info) {
             return Err(refused(&info, "history"));
+        }
+        // Only -o asks for the objects of the revisions; a template alone is filled from the workload.
+        if let (Some(printer), false) = (&mut printer, matches.changed("output")) {
+            session.output.print(&printer.text(&info.object)?);
+            return Ok(());
         }
         let found = revisions(session, &info).await?;
         let missing = || Failure::message("unable to find the specified revision");
@@ -145,7 +151,7 @@ pub async fn history(session: &Session, matches: &Matches) -> Result<()> {
             for revision in chosen {
                 session.output.print(&printer.text(&revision.object(&info))?);
             }
-            continue;
+            return Ok(());
         }
         let (with, text) = match wanted {
             _ if found.is_empty() => (String::new(), "No rollout history found.".to_string()),
@@ -156,12 +162,13 @@ pub async fn history(session: &Session, matches: &Matches) -> Result<()> {
             }
         };
         session.output.line(&format!("{}/{} {with}\n{text}", info.resource.qualified_kind(), info.name));
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 fn overview(found: &BTreeMap<i64, Revision>) -> String {
-    let mut writer = TabWriter::default();
+    let mut writer = TabWriter::narrow();
     writer.row(vec!["REVISION".into(), "CHANGE-CAUSE".into()]);
     for (number, revision) in found {
         let cause = if revision.cause.is_empty() { "<none>" } else { &revision.cause };
@@ -173,7 +180,8 @@ fn overview(found: &BTreeMap<i64, Revision>) -> String {
 pub async fn undo(session: &Session, matches: &Matches) -> Result<()> {
     let mut operation = Operation::of(session, matches)?;
     let wanted = matches.int("to-revision");
-    for info in selected(session, matches).await? {
+    let (infos, failures) = selected(session, matches).await?;
+    each(infos, failures, async |info| {
         if !has_rollouts(&info) {
             return Err(refused(&info, "rollbacker"));
         }
@@ -191,9 +199,9 @@ pub async fn undo(session: &Session, matches: &Matches) -> Result<()> {
             }));
         };
         let done = roll_back(session, &operation, &info, target, wanted).await?;
-        operation.print(session, &info, &info.object, &done)?;
-    }
-    Ok(())
+        operation.print(session, &info, &info.object, &done)
+    })
+    .await
 }
 
 /// Does it; what is said of it.

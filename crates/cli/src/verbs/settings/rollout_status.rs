@@ -9,28 +9,28 @@ use super::rollout::selected;
 use crate::{
     failure::{Failure, Result},
     flags::Matches,
-    resource::Info,
+    resource::{Info, each},
     session::Session,
 };
 
 pub async fn status(session: &Session, matches: &Matches) -> Result<()> {
-    let infos = selected(session, matches).await?;
-    if infos.is_empty() {
+    let (infos, failures) = selected(session, matches).await?;
+    if infos.is_empty() && failures.is_empty() {
         session.output.warn("No resources found in default namespace.");
         return Ok(());
     }
     let timeout = matches.duration("timeout");
-    for info in infos {
+    each(infos, failures, async |info| {
         let waited = one(session, matches, &info);
         match timeout.is_zero() {
-            true => waited.await?,
+            true => waited.await,
             false => match env::timeout(timeout, waited).await {
-                Some(ended) => ended?,
-                None => return Err(Failure::message("timed out waiting for the condition")),
+                Some(ended) => ended,
+                None => Err(Failure::message("timed out waiting for the condition")),
             },
         }
-    }
-    Ok(())
+    })
+    .await
 }
 
 async fn one(session: &Session, matches: &Matches, info: &Info) -> Result<()> {

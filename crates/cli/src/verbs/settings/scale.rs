@@ -78,7 +78,7 @@ async fn one(session: &Session, matches: &Matches, dry_run: DryRun, info: &Info,
     let rest = session.rest().await?;
     let mut patch = json!({"spec": {"replicas": replicas}});
     if matches.int("current-replicas") >= 0 || matches.opt("resource-version").is_some() {
-        let now = rest.get(format!("{}/scale", info.path())).value().await?;
+        let now = rest.get(format!("{}/scale", info.path()?)).value().await?;
         let found = now["spec"]["replicas"].as_i64().unwrap_or(0);
         let wanted = matches.int("current-replicas");
         if wanted >= 0 && found != wanted {

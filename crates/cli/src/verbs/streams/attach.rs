@@ -84,7 +84,7 @@ pub async fn attach_to(
         session.output.warn("Unable to use a TTY - input is not a terminal or the right kind of file");
         tty = false;
     }
-    if stdin && tty && !quiet {
+    if !quiet {
         session.output.warn("All commands and output from this session will be recorded in container logs, including credentials and sensitive information passed through the command prompt.");
         session.output.warn("If you don't see a command prompt, try pressing enter.");
     }

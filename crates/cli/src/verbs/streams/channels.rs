@@ -61,7 +61,9 @@ pub async fn open(session: &Session, path: &str, protocols: &str) -> Result<(Soc
         }
         Err(tungstenite::Error::Http(response)) => {
             let code = response.status().as_u16();
+            let chunked = response.headers().get(header::TRANSFER_ENCODING).is_some_and(|v| v == "chunked");
             let body = response.into_body().unwrap_or_default();
+            let body = if chunked { unchunked(&body) } else { body };
             let text = String::from_utf8_lossy(&body).into_owned();
             Err(match serde_json::from_str::<Value>(&text) {
                 Ok(value) if value["kind"] == "Status" => Failure::from_answer(code, &body, "post", "", ""),
@@ -70,6 +72,23 @@ pub async fn open(session: &Session, path: &str, protocols: &str) -> Result<(Soc
         }
         Err(error) => Err(Failure::message(format!("error sending request: {error}"))),
     }
+}
+
+/// The content of a chunked body, as far as it came.
+fn unchunked(mut body: &[u8]) -> Vec<u8> {
+    let mut content = Vec::new();
+    while let Some(end) = body.windows(2).position(|pair| pair == b"\r\n") {
+        let digits = String::from_utf8_lossy(&body[..end]).into_owned();
+        let digits = digits.split(';').next().unwrap_or_default().trim();
+        let Ok(length) = usize::from_str_radix(digits, 16) else { break };
+        let rest = &body[end + 2..];
+        content.extend_from_slice(&rest[..length.min(rest.len())]);
+        if length == 0 || rest.len() < length + 2 {
+            break;
+        }
+        body = &rest[length + 2..];
+    }
+    content
 }
 
 /// Where the streams of a session go.
@@ -218,6 +237,17 @@ mod tests {
         );
         check(r#"{"status":"Failure","message":"no such file"}"#, Err("no such file"));
         check("plain words", Err("plain words"));
+    }
+
+    #[test]
+    fn a_refusal_may_come_in_chunks() {
+        let check = |body: &str, wanted: &str| {
+            assert_eq!(String::from_utf8_lossy(&unchunked(body.as_bytes())), wanted, "{body:?}");
+        };
+        check("3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n", "abcde");
+        check("A\r\n0123456789\r\n", "0123456789");
+        check("5\r\nab", "ab");
+        check("nonsense", "");
     }
 
     #[test]

@@ -93,7 +93,11 @@ async fn exec(session: &Session, matches: &Matches) -> Result<()> {
             "cannot exec into a container in a completed pod; current phase is {phase}"
         )));
     }
-    let container = choose(session, &pod, matches.str("container"), matches.bool("quiet"))?;
+    // The server knows which containers there are.
+    let container = match matches.opt("container") {
+        Some(named) => named.to_string(),
+        None => choose(session, &pod, "", matches.bool("quiet"))?,
+    };
     let mut tty = matches.bool("tty");
     if tty && matches.bool("stdin") && !terminal::is_terminal() {
         tty = false;

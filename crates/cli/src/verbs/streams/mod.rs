@@ -7,7 +7,6 @@ pub mod channels;
 pub mod containers;
 pub mod cp;
 pub mod debug;
-mod debug_profiles;
 pub mod exec;
 pub mod logs;
 pub mod port_forward;

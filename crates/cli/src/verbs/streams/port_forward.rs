@@ -50,15 +50,15 @@ struct Ports {
     remote: u16,
 }
 
-fn number(text: &str, named: impl Fn(&str) -> Option<u16>) -> Result<u16> {
+fn number(text: &str, named: impl Fn(&str) -> Result<u16>) -> Result<u16> {
     match text.parse::<u16>() {
         Ok(number) => Ok(number),
-        Err(_) => named(text).ok_or_else(|| Failure::message(format!("Pod does not have a named port '{text}'"))),
+        Err(_) => named(text),
     }
 }
 
 /// `5000`, `8888:5000`, `:5000`, with names of ports as remote ones.
-fn ports(text: &str, named: impl Fn(&str) -> Option<u16>) -> Result<Ports> {
+fn ports(text: &str, named: impl Fn(&str) -> Result<u16>) -> Result<Ports> {
     let parts: Vec<&str> = text.split(':').collect();
     let (local, remote) = match parts.as_slice() {
         [one] => (*one, *one),
@@ -134,7 +134,12 @@ async fn port_forward(session: &Session, matches: &Matches) -> Result<()> {
             "services" => through_service(&info.object, &pod, word)?,
             _ => word.clone(),
         };
-        wanted.push(ports(&word, |name| named_port(&pod, name))?);
+        let named = |port: &str| {
+            let none =
+                || Failure::message(format!("Pod '{}' does not have a named port '{port}'", metadata(&pod, "name")));
+            named_port(&pod, port).ok_or_else(none)
+        };
+        wanted.push(ports(&word, named)?);
     }
     let addresses = matches.list("address");
     let mut listeners = Vec::new();
@@ -249,7 +254,7 @@ mod tests {
 
     #[test]
     fn ports_are_read() {
-        let named = |name: &str| (name == "http").then_some(8080);
+        let named = |name: &str| (name == "http").then_some(8080).ok_or_else(|| Failure::message("no such port"));
         let check = |text: &str, wanted: Option<(u16, u16)>| {
             let found = ports(text, named).ok().map(|p| (p.local, p.remote));
             assert_eq!(found, wanted, "{text}");

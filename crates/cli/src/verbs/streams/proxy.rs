@@ -21,6 +21,7 @@ use crate::{
     command::Command,
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, duration, int, string},
+    kustomize::clean_path,
     rest::Transport,
     run,
     session::Session,
@@ -80,13 +81,16 @@ impl Filter {
         })
     }
 
+    /// `path` is judged as it came, decoded, and as a server reads it that takes empty elements and dots out of it: what
+    /// any of the three must not be does not get through.
     fn accepts(&self, method: &str, path: &str, host: &str) -> bool {
+        let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+        let paths = [path, &decoded, &clean_path(&decoded)];
         let host = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
         let any = |all: &[Regex], text: &str| all.iter().any(|p| p.is_match(text));
         self.disabled
             || (any(&self.hosts, host)
-                && any(&self.accept, path)
-                && !any(&self.reject, path)
+                && paths.iter().all(|path| any(&self.accept, path) && !any(&self.reject, path))
                 && !any(&self.methods, method))
     }
 }
@@ -168,6 +172,9 @@ async fn answer(
     tunnel: &Tunnel,
 ) -> std::result::Result<Response<Body>, Infallible> {
     let path = request.uri().path().to_string();
+    if let Some(elsewhere) = redirect(filter, request.method(), request.uri()) {
+        return Ok(moved(&elsewhere));
+    }
     let host = request.headers().get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or_default().to_string();
     if !filter.accepts(request.method().as_str(), &path, &host) {
         return Ok(text(StatusCode::FORBIDDEN, "Forbidden"));
@@ -187,6 +194,9 @@ async fn answer(
             Err(_) => text(StatusCode::NOT_FOUND, "404 page not found"),
         });
     }
+    if filter.prefix != "/" && !path.starts_with(&format!("{}/", filter.prefix)) {
+        return Ok(text(StatusCode::NOT_FOUND, "404 page not found\n"));
+    }
     let forwarded = match request.headers().contains_key(header::UPGRADE) {
         true => upgraded(transport, filter, request, tunnel).await,
         false => forward(transport, filter, request).await,
@@ -195,6 +205,28 @@ async fn answer(
         Ok(response) => response,
         Err(failure) => text(StatusCode::BAD_GATEWAY, &failure.text()),
     })
+}
+
+/// Where a path that is not clean leads, and the prefix without its slash.
+fn redirect(filter: &Filter, method: &http::Method, uri: &http::Uri) -> Option<String> {
+    if method == http::Method::CONNECT {
+        return None;
+    }
+    let path = uri.path();
+    let mut clean = clean_path(path);
+    if (path.ends_with('/') && !clean.ends_with('/')) || (clean == filter.prefix && filter.prefix != "/") {
+        clean.push('/');
+    }
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    (clean != path).then(|| format!("{clean}{query}"))
+}
+
+fn moved(place: &str) -> Response<Body> {
+    let mut response = text(StatusCode::MOVED_PERMANENTLY, "");
+    if let Ok(value) = header::HeaderValue::from_str(place) {
+        response.headers_mut().insert(header::LOCATION, value);
+    }
+    response
 }
 
 /// The place that a path names below the folder; none where it would lead out of it.
@@ -347,6 +379,52 @@ mod tests {
         check("a//etc", Some("/srv/a/etc"));
         check("../etc/passwd", None);
         check("a/../../etc", None);
+    }
+
+    #[test]
+    fn a_refused_path_is_refused_in_every_spelling() {
+        let default = |name: &str| FLAGS.iter().find(|flag| flag.name == name).unwrap().default;
+        let filter = Filter {
+            hosts: patterns(default("accept-hosts")).unwrap(),
+            accept: patterns(default("accept-paths")).unwrap(),
+            reject: patterns(default("reject-paths")).unwrap(),
+            methods: patterns(default("reject-methods")).unwrap(),
+            disabled: false,
+            prefix: "/".into(),
+            files: None,
+        };
+        let check =
+            |path: &str, expected: bool| assert_eq!(filter.accepts("POST", path, "127.0.0.1"), expected, "{path}");
+        check("/api/v1/namespaces/a/pods/b/log", true);
+        check("/", true);
+        check("/api/v1/namespaces/a/pods/b/exec", false);
+        check("/api/v1/namespaces/a/pods/b/%65xec", false);
+        check("/%61pi/v1/namespaces/a/pods/b%2Fexec", false);
+        check("//api/v1/namespaces/a/pods/b/exec", false);
+        check("/x/../api/v1/namespaces/a/pods/b//attach", false);
+    }
+
+    #[test]
+    fn paths_that_are_not_clean_lead_elsewhere() {
+        let check = |prefix: &str, uri: &str, wanted: Option<&str>| {
+            let filter = Filter {
+                hosts: Vec::new(),
+                accept: Vec::new(),
+                reject: Vec::new(),
+                methods: Vec::new(),
+                disabled: false,
+                prefix: prefix.into(),
+                files: None,
+            };
+            let uri = uri.parse().expect("a uri");
+            assert_eq!(redirect(&filter, &http::Method::GET, &uri).as_deref(), wanted, "{prefix} {uri}");
+        };
+        check("/", "/api/v1", None);
+        check("/", "/", None);
+        check("/custom", "/custom/api/", None);
+        check("/custom", "/custom", Some("/custom/"));
+        check("/custom", "//custom/healthz?a=b", Some("/custom/healthz?a=b"));
+        check("/", "/api/../apis/", Some("/apis/"));
     }
 
     /// Gives its one connection away.

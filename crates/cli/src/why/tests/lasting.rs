@@ -18,30 +18,37 @@ fn pods_that_admission_refuses() {
             "status": { "observedGeneration": 1, "replicas": 0, "conditions": [
                 { "type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message }] } })
     };
-    let said = |message: &str, cause: &str| {
+    let said = |message: &str, cause: &str, command: &str| {
         check(
             &refused(message),
             vec![event("ReplicaSet", "FailedCreate", message)],
-            Expected {
-                wrong: true,
-                reason: "ReplicaFailure",
-                cause,
-                evidence: "event FailedCreate",
-                command: "kubectl describe quota -n shop",
-            },
+            Expected { wrong: true, reason: "ReplicaFailure", cause, evidence: "event FailedCreate", command },
         );
     };
     said(
         "admission webhook \"images.example.com\" denied the request: no signature",
         "Its pods are not created because an admission webhook refuses them: admission webhook \"images.example.com\" denied the request: no signature.",
+        "kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations",
     );
     said(
         "pods \"web-1\" is forbidden: violates PodSecurity \"restricted:latest\": privileged",
         "Its pods are not created because the namespace's Pod Security level refuses them: violates PodSecurity \"restricted:latest\": privileged.",
+        "kubectl get namespace shop --show-labels",
     );
     said(
         "pods \"web-1\" is forbidden: error looking up service account shop/robot: serviceaccount \"robot\" not found",
         "Its pods are not created because their service account does not exist: error looking up service account shop/robot: serviceaccount \"robot\" not found.",
+        "kubectl create serviceaccount robot -n shop",
+    );
+    said(
+        "pods \"web-1\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1",
+        "Its pods are not created because a quota is used up: small, requested: pods=1, used: pods=1, limited: pods=1.",
+        "kubectl describe quota -n shop",
+    );
+    said(
+        "pods \"web-1\" is forbidden: odd",
+        "Its pods are not created: odd.",
+        "kubectl describe replicaset web -n shop",
     );
 }
 
@@ -151,7 +158,7 @@ fn services_whose_pods_are_not_ready_or_have_no_such_port() {
         Expected {
             wrong: true,
             reason: "NoReadyPods",
-            cause: "Its selector finds 1 pods, and none is ready. Pod web: Image shop/web:2 is not on the node, and its pull policy is Never.",
+            cause: "Its selector finds 1 pod, and none is ready. Pod web: Image shop/web:2 is not on the node, and its pull policy is Never.",
             evidence: "waits (ErrImageNeverPull)",
             command: "minke why pod/web -n shop",
         },

@@ -1,5 +1,6 @@
 //! What is said about objects in each kind of trouble; `lasting` has what keeps an object from moving on.
 
+mod endings;
 mod lasting;
 
 use futures::executor::block_on;
@@ -37,7 +38,7 @@ struct Expected<'a> {
 }
 
 fn check(object: &Value, objects: Vec<(&'static str, Value)>, expected: Expected) {
-    check_with(object, MapReader { objects, documents: Vec::new() }, expected);
+    check_with(object, MapReader { objects, ..MapReader::default() }, expected);
 }
 
 fn check_with(object: &Value, reader: MapReader, expected: Expected) {
@@ -98,7 +99,7 @@ fn pods_that_are_not_scheduled() {
     let documents = vec![("/debug/scheduling/shop/web".to_string(), verdict)];
     check_with(
         &full,
-        MapReader { documents, objects: Vec::new() },
+        MapReader { documents, ..MapReader::default() },
         Expected {
             wrong: true,
             reason: "Unschedulable",
@@ -354,7 +355,7 @@ fn objects_that_do_not_go() {
             reason: "FinalizersRemaining",
             cause: "It was deleted 5m ago and does not go because objects in it have finalizers that nobody removes: Some content in the namespace has finalizers remaining: example.com/x in 1 resource instances.",
             evidence: "widgets.example.com has 1 resource instances",
-            command: "kubectl api-resources",
+            command: "kubectl get widgets.example.com -n old -o custom-columns=",
         },
     );
 }
@@ -373,7 +374,7 @@ fn workloads_services_claims_and_nodes() {
             reason: "ReplicaFailure",
             cause: "Its pods are not created because a quota is used up: small, requested: cpu=1, used: cpu=2, limited: cpu=2.",
             evidence: "replicas: 2 wanted",
-            command: "",
+            command: "kubectl describe quota -n shop",
         },
     );
     let mut stuck = deployment.clone();
@@ -399,7 +400,7 @@ fn workloads_services_claims_and_nodes() {
             wrong: true,
             reason: "NoMatchingPods",
             cause: "No pod in namespace shop has the labels app=shop,tier=front that it selects. Pod p comes nearest with app=shop,tier=frontend.",
-            evidence: "1 pods in the namespace",
+            evidence: "1 pod in the namespace",
             command: "kubectl get pods -n shop --show-labels",
         },
     );

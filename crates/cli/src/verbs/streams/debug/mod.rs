@@ -1,11 +1,15 @@
 //! `kubectl debug`: an ephemeral container in a pod, a copy of a pod, or a pod on a node.
-//! A row of `verbs::ROOT`; what the container may do is decided in `debug_profiles`.
+//! A row of `verbs::ROOT`; what the container may do is decided in `profiles`, copies are made in `pod_copy`.
 //! The pod that is debugged is never changed, except that it gets the ephemeral container.
+
+mod pod_copy;
+mod profiles;
 
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{attach::attach_to, containers::all_names, debug_profiles as profiles};
+use self::profiles::{Keep, Style};
+use super::{attach::attach_to, containers::all_names};
 use crate::{
     command::Command,
     failure::{Failure, Result},
@@ -14,11 +18,10 @@ use crate::{
     resource::{FILES, Info, Selection, metadata},
     run,
     session::Session,
-    verbs::{
-        change::STRATEGIC,
-        generators::run::{until, until_started},
-    },
+    verbs::{change::STRATEGIC, generators::run::until},
 };
+
+const ATTACH_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
 const FLAGS: &[Flag] = &[
     boolean("arguments-only", "false", "What stands behind -- are arguments, not the command"),
@@ -68,16 +71,18 @@ async fn debug(session: &Session, matches: &Matches) -> Result<()> {
         session.output.warn("--profile=legacy is deprecated and will be removed in the future. It is recommended to explicitly specify a profile, for example \"--profile=general\".");
     }
     let mut selection = Selection::of(session, matches)?;
-    selection.arguments = match names {
-        [one] if !one.contains('/') => vec!["pods".to_string(), one.clone()],
-        other => other.to_vec(),
-    };
+    let named = |name: &String| if name.contains('/') { name.clone() } else { format!("pods/{name}") };
+    selection.arguments = names.iter().map(named).collect();
     for info in selection.all_or_nothing(session).await? {
         let (pod, container) = match info.resource.kind.as_str() {
             "Node" => on_node(session, matches, &info, command, &custom).await?,
             "Pod" if matches.opt("copy-to").is_some() => copied(session, matches, &info, command, &custom).await?,
             "Pod" => ephemeral(session, matches, &info, command, &custom).await?,
-            kind => return Err(Failure::message(format!("{kind:?} not supported by debug"))),
+            kind => {
+                let group_version = info.resource.group_version();
+                let shown = format!("{group_version}, Kind={kind}");
+                return Err(Failure::message(format!("{shown:?} not supported by debug")));
+            }
         };
         let attach = if matches.changed("attach") { matches.bool("attach") } else { matches.bool("stdin") };
         if attach && !container.is_empty() {
@@ -90,16 +95,17 @@ async fn debug(session: &Session, matches: &Matches) -> Result<()> {
 fn check(matches: &Matches, names: &[String], command: &[String]) -> Result<()> {
     let (image, copy) = (matches.str("image"), matches.opt("copy-to").is_some());
     let fail = |text: &str| Err(Failure::message(text));
-    let profile = matches.str("profile");
-    if !["legacy", "general", "baseline", "netadmin", "restricted", "sysadmin"].contains(&profile) {
-        return fail(&format!("unknown profile: {profile}"));
+    profiles::known(matches.str("profile")).map_err(Failure::Message)?;
+    let no_container = matches.str("container").is_empty();
+    if matches.changed("attach") && matches.bool("attach") && image.is_empty() && no_container {
+        return fail("you must specify --container or create a new container using --image in order to attach.");
     }
     if copy {
         if image.is_empty() && matches.list("set-image").is_empty() && command.is_empty() {
             return fail("you must specify --image, --set-image or command arguments.");
         }
-        if matches.opt("target").is_some() {
-            return fail("--target is incompatible with --copy-to. Use --share-processes instead.");
+        if !command.is_empty() && no_container && image.is_empty() {
+            return fail("you must specify an existing container or a new image when specifying args.");
         }
     } else {
         for (flag, text) in [
@@ -123,10 +129,29 @@ fn check(matches: &Matches, names: &[String], command: &[String]) -> Result<()> 
     if names.is_empty() && matches.list("filename").is_empty() {
         return fail("NAME or filename is required for debug");
     }
+    let policy = matches.str("image-pull-policy");
+    if !["", "Always", "IfNotPresent", "Never"].contains(&policy) {
+        return fail(&format!("invalid image pull policy: {policy}"));
+    }
+    for (name, image) in set_images(matches) {
+        if !is_image_reference(&image) {
+            return fail(&format!("invalid image name {image:?} for container {name:?}: invalid reference format"));
+        }
+    }
+    if copy && matches.opt("target").is_some() {
+        return fail("--target is incompatible with --copy-to. Use --share-processes instead.");
+    }
     if matches.bool("tty") && !matches.bool("stdin") {
         return fail("-i/--stdin is required for containers with -t/--tty=true");
     }
     Ok(())
+}
+
+/// Containers and the images that they get in a copy: `--set-image`.
+fn set_images(matches: &Matches) -> Vec<(String, String)> {
+    let joined = matches.list("set-image").join(",");
+    let pairs = joined.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, image)| (name.to_string(), image.to_string())).collect()
 }
 
 /// What `--custom` names; null without it.
@@ -178,6 +203,12 @@ fn container_name(session: &Session, matches: &Matches, pod: &Value) -> String {
     }
 }
 
+fn warn_of_user(session: &Session, pod: &Value, container: &Value) {
+    if profiles::granted_to_nobody(pod, container) {
+        session.output.warn("Warning: Non-root user is configured for the entire target Pod, and some capabilities granted by debug profile may not work. Please consider using \"--custom\" with a custom profile that specifies \"securityContext.runAsUser: 0\".");
+    }
+}
+
 async fn ephemeral(
     session: &Session,
     matches: &Matches,
@@ -190,11 +221,20 @@ async fn ephemeral(
     if let Some(target) = matches.opt("target") {
         made["targetContainerName"] = target.into();
     }
-    profiles::ephemeral(matches.str("profile"), &mut made).map_err(Failure::Message)?;
-    profiles::customize(&mut made, custom).map_err(Failure::Message)?;
-    let patch = json!({"spec": {"ephemeralContainers": [made]}});
-    let call = session.rest().await?.call(Method::PATCH, format!("{}/ephemeralcontainers", info.path()));
-    let sent = call.query("fieldManager", "kubectl-debug").body(STRATEGIC, patch.to_string()).value().await;
+    let mut alone = json!({"spec": {"ephemeralContainers": [made]}});
+    profiles::apply(matches.str("profile"), Keep::default(), &mut alone, &name, Style::Ephemeral)
+        .map_err(Failure::Message)?;
+    let made = &mut alone["spec"]["ephemeralContainers"][0];
+    profiles::customize(made, custom).map_err(Failure::Message)?;
+    warn_of_user(session, &info.object, made);
+    // The new container goes behind those that are there.
+    let before = info.object["spec"]["ephemeralContainers"].as_array().into_iter().flatten();
+    let mut order: Vec<Value> = before.map(|one| json!({"name": one["name"]})).collect();
+    order.push(json!({"name": name}));
+    let mut patch = alone;
+    patch["spec"]["$setElementOrder/ephemeralContainers"] = order.into();
+    let call = session.rest().await?.call(Method::PATCH, format!("{}/ephemeralcontainers", info.path()?));
+    let sent = call.body(STRATEGIC, patch.to_string()).value().await;
     let pod =
         sent.map_err(|failure| match failure.is_not_found() && failure.text().contains("requested resource") {
             true => Failure::message(format!(
@@ -208,7 +248,7 @@ async fn ephemeral(
 
 async fn created(session: &Session, namespace: &str, pod: &Value) -> Result<Value> {
     let call = session.rest().await?.call(Method::POST, format!("/api/v1/namespaces/{namespace}/pods"));
-    call.query("fieldManager", "kubectl-debug").json(pod).value().await
+    call.json(pod).value().await
 }
 
 async fn on_node(
@@ -234,7 +274,7 @@ async fn on_node(
             "tolerations": [{"operator": "Exists"}],
         },
     });
-    profiles::node(matches.str("profile"), &mut pod).map_err(Failure::Message)?;
+    profiles::apply(matches.str("profile"), Keep::default(), &mut pod, &name, Style::Node).map_err(Failure::Message)?;
     profiles::customize(&mut pod["spec"]["containers"][0], custom).map_err(Failure::Message)?;
     Ok((created(session, &namespace, &pod).await?, name))
 }
@@ -246,84 +286,16 @@ async fn copied(
     command: &[String],
     custom: &Value,
 ) -> Result<(Value, String)> {
-    let original = &info.object;
-    let mut pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": matches.str("copy-to"), "namespace": info.namespace},
-        "spec": original["spec"],
-    });
-    for (flag, field) in [("keep-annotations", "annotations"), ("keep-labels", "labels")] {
-        if matches.bool(flag) {
-            pod["metadata"][field] = original["metadata"][field].clone();
-        }
-    }
-    let spec = &mut pod["spec"];
-    for field in ["ephemeralContainers", if matches.bool("same-node") { "" } else { "nodeName" }] {
-        spec.as_object_mut().map(|s| s.remove(field));
-    }
-    if !matches.bool("keep-init-containers") {
-        spec.as_object_mut().map(|s| s.remove("initContainers"));
-    }
-    spec["shareProcessNamespace"] = matches.bool("share-processes").into();
-    for one in spec["containers"].as_array_mut().into_iter().flatten() {
-        for (flag, field) in
-            [("keep-liveness", "livenessProbe"), ("keep-readiness", "readinessProbe"), ("keep-startup", "startupProbe")]
-        {
-            if !matches.bool(flag) {
-                one.as_object_mut().map(|c| c.remove(field));
-            }
-        }
-    }
-    let images = matches.list("set-image").join(",");
-    for (name, image) in images.split(',').filter_map(|pair| pair.split_once('=')) {
-        for one in spec["containers"].as_array_mut().into_iter().flatten() {
-            if name == "*" || one["name"] == name {
-                one["image"] = image.into();
-            }
-        }
-    }
-    let wanted = matches.str("container");
-    let known = all_names(original).iter().any(|name| name == wanted);
-    let name = match (known, matches.str("image")) {
-        (true, image) => {
-            for one in pod["spec"]["containers"].as_array_mut().into_iter().flatten().filter(|c| c["name"] == wanted) {
-                if !image.is_empty() {
-                    one["image"] = image.into();
-                }
-                if !command.is_empty() {
-                    one[if matches.bool("arguments-only") { "args" } else { "command" }] = json!(command);
-                }
-                for flag in ["stdin", "tty"] {
-                    if matches.bool(flag) {
-                        one[flag] = true.into();
-                    }
-                }
-            }
-            wanted.to_string()
-        }
-        (false, "") if command.is_empty() => String::new(),
-        (false, "") => {
-            // Without an image the first container gets the command.
-            let first = &mut pod["spec"]["containers"][0];
-            first[if matches.bool("arguments-only") { "args" } else { "command" }] = json!(command);
-            first["name"].as_str().unwrap_or_default().to_string()
-        }
-        (false, _) => {
-            let name = container_name(session, matches, original);
-            let mut made = container(matches, &name, command)?;
-            profiles::ephemeral(matches.str("profile"), &mut made).map_err(Failure::Message)?;
-            if let Some(list) = pod["spec"]["containers"].as_array_mut() {
-                list.push(made);
-            }
-            name
-        }
-    };
-    for one in pod["spec"]["containers"].as_array_mut().into_iter().flatten().filter(|c| c["name"] == name.as_str()) {
-        profiles::customize(one, custom).map_err(Failure::Message)?;
+    let new_name = |pod: &Value| container_name(session, matches, pod);
+    let (pod, name) = pod_copy::copied(matches, info, command, custom, new_name)?;
+    let debugger = pod["spec"]["containers"].as_array().into_iter().flatten().find(|one| one["name"] == name.as_str());
+    if let Some(container) = debugger.cloned() {
+        warn_of_user(session, &pod, &container);
     }
     let made = created(session, &info.namespace, &pod).await?;
     if matches.bool("replace") {
-        session.rest().await?.call(Method::DELETE, info.path()).value().await?;
+        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0});
+        session.rest().await?.call(Method::DELETE, info.path()?).json(&options).value().await?;
     }
     Ok((made, name))
 }
@@ -337,15 +309,19 @@ async fn attached(session: &Session, matches: &Matches, pod: &Value, name: &str)
         source: String::new(),
         object: pod.clone(),
     };
-    let started = |pod: &Value| {
-        ["containerStatuses", "ephemeralContainerStatuses", "initContainerStatuses"]
-            .iter()
-            .flat_map(|field| pod["status"][*field].as_array().into_iter().flatten())
-            .any(|s| s["name"] == name && (s["state"]["running"].is_object() || s["state"]["terminated"].is_object()))
-    };
-    let minute = std::time::Duration::from_secs(60);
-    until_started(session, &info, minute).await?;
-    let pod = until(session, &info, minute, started).await?;
+    // As long as it takes: an image may be large.
+    let pod = until(session, &info, ATTACH_TIMEOUT, |pod| {
+        let Some(state) = state_of(pod, name) else { return false };
+        let waits = state["waiting"]["message"].as_str().unwrap_or_default();
+        if !waits.is_empty() && !matches.bool("quiet") {
+            session.output.warn(&format!("Warning: container {name}: {waits}"));
+        }
+        state["running"].is_object() || state["terminated"].is_object()
+    })
+    .await?;
+    if state_of(&pod, name).is_some_and(|state| state["terminated"].is_object()) {
+        return log(session, &info, name).await;
+    }
     match attach_to(session, &pod, name, matches.bool("stdin"), matches.bool("tty"), matches.bool("quiet")).await {
         Err(failure) if !matches!(failure, Failure::Exit(_)) => {
             session.output.warn(&format!(
@@ -353,10 +329,20 @@ async fn attached(session: &Session, matches: &Matches, pod: &Value, name: &str)
                 info.name,
                 failure.text()
             ));
-            let call = session.rest().await?.get(format!("{}/log", info.path())).query("container", name);
-            session.output.bytes(&call.bytes().await?);
-            Ok(())
+            log(session, &info, name).await
         }
         other => other,
     }
+}
+
+fn state_of<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
+    let fields = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
+    let all = fields.iter().flat_map(|field| pod["status"][*field].as_array().into_iter().flatten());
+    all.into_iter().find(|status| status["name"] == name).map(|status| &status["state"])
+}
+
+async fn log(session: &Session, info: &Info, name: &str) -> Result<()> {
+    let call = session.rest().await?.get(format!("{}/log", info.path()?)).query("container", name);
+    session.output.bytes(&call.bytes().await?);
+    Ok(())
 }
