@@ -24,6 +24,7 @@ pub fn is_older(path: &Path, age: Duration, env: &Env) -> bool {
 impl Storage {
     /// Returns how many blobs went.
     pub fn collect_garbage(&self, age: Duration, env: &Env) -> io::Result<usize> {
+        let _naming = self.naming.lock();
         let mut used: BTreeSet<Digest> = BTreeSet::new();
         for name in self.repositories() {
             for (digest, _) in self.manifests(&name) {

@@ -22,6 +22,7 @@ use crate::{
     garbage::BLOB_AGE_MIN,
     routes::{Reference, Route, RouteError, repository},
     storage::{MANIFEST_BYTES_MAX, Storage},
+    uploads::UploadTurn,
 };
 
 const PAGE_ENTRIES_MAX: usize = 1000;
@@ -65,6 +66,9 @@ impl RegistryHandler {
         }
         if self.is_loopback && !is_own_name(&request) {
             return Err(Problem::Denied("call this registry localhost or 127.0.0.1"));
+        }
+        if self.is_loopback && request.headers().contains_key(header::ORIGIN) {
+            return Err(Problem::Denied("pages in a browser have nothing to ask of it"));
         }
         let route = Route::parse(request.uri().path()).map_err(|error| match error {
             RouteError::NotFound => Problem::NotFound,
@@ -145,8 +149,9 @@ impl RegistryHandler {
         match digest {
             None => Ok(accepted(&name, &id, 0)),
             Some(digest) => {
-                self.storage.append(&id, None, request.into_body()).await?;
-                self.finish(&name, &id, Some(digest)).await
+                let turn = self.storage.take_upload(&id)?;
+                self.storage.append(&turn, None, request.into_body()).await?;
+                self.finish(&name, turn, Some(digest)).await
             }
         }
     }
@@ -160,26 +165,29 @@ impl RegistryHandler {
             }
             Method::PATCH => {
                 let from = chunk_start(request.headers())?;
-                let size = self.storage.append(id, from, request.into_body()).await?;
+                let turn = self.storage.take_upload(id)?;
+                let size = self.storage.append(&turn, from, request.into_body()).await?;
                 Ok(accepted(name, id, size))
             }
             Method::PUT => {
                 let (digest, from) = (query(&request, "digest"), chunk_start(request.headers())?);
-                self.storage.append(id, from, request.into_body()).await?;
-                self.finish(name, id, digest).await
+                let turn = self.storage.take_upload(id)?;
+                self.storage.append(&turn, from, request.into_body()).await?;
+                self.finish(name, turn, digest).await
             }
             Method::DELETE => {
-                self.storage.cancel_upload(id)?;
+                self.storage.cancel_upload(&self.storage.take_upload(id)?)?;
                 Ok(empty_answer(StatusCode::NO_CONTENT))
             }
             _ => Err(Problem::Unsupported),
         }
     }
 
-    async fn finish(&self, name: &str, id: &str, digest: Option<String>) -> Result<Response<Body>, Problem> {
+    async fn finish(&self, name: &str, turn: UploadTurn, digest: Option<String>) -> Result<Response<Body>, Problem> {
         let digest = digest.as_deref().and_then(Digest::parse).ok_or(Problem::DigestInvalid)?;
-        let (storage, id, wanted) = (self.storage.clone(), id.to_string(), digest.clone());
-        blocking(move || storage.finish_upload(&id, &wanted)).await?;
+        let (storage, wanted) = (self.storage.clone(), digest.clone());
+        // With its turn: who asked may leave in the middle of it.
+        blocking(move || storage.finish_upload(&turn, &wanted)).await?;
         Ok(created(name, &digest))
     }
 

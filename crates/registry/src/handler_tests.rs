@@ -106,6 +106,22 @@ async fn blobs_come_back_as_they_were_pushed() {
 }
 
 #[tokio::test]
+async fn one_request_at_a_time_writes_to_an_upload() {
+    let server = Server::start().await;
+    let (_, headers, _) = server.ask("POST", "/v2/a/blobs/uploads/", &[], b"").await;
+    let place = headers["location"].to_str().unwrap().to_string();
+    let turn = server.registry.storage.take_upload(place.rsplit('/').next().unwrap()).unwrap();
+    for method in ["PATCH", "PUT", "DELETE"] {
+        let (status, _, body) = server.ask(method, &place, &[], b"x").await;
+        assert_eq!((status, code(&body).as_str()), (400, "BLOB_UPLOAD_INVALID"), "{method}");
+    }
+    drop(turn);
+    let digest = Digest::of_bytes(b"x");
+    assert_eq!(server.ask("PUT", &format!("{place}?digest={digest}"), &[], b"x").await.0, 201);
+    server.stop.cancel();
+}
+
+#[tokio::test]
 async fn manifests_have_tags_and_all_that_they_name() {
     let server = Server::start().await;
     let digest = server.push_image("team/app", "v1", b"layer").await;
@@ -172,6 +188,8 @@ async fn names_that_are_not_of_this_machine_are_refused() {
     assert_eq!((asked("localhost:5000").await, asked("127.0.0.1").await, asked("[::1]:5000").await), (200, 200, 200));
     assert_eq!((asked("evil.example:5000").await, asked("192.0.2.1").await), (403, 403));
     assert_eq!(server.ask("GET", "/other", &[], b"").await.0, 404);
+    let of_a_page = [("origin", "https://evil.example")];
+    assert_eq!(server.ask("POST", "/v2/a/blobs/uploads/", &of_a_page, b"").await.0, 403);
     server.stop.cancel();
 }
 

@@ -6,10 +6,12 @@
 //! A file is there whole or not at all; nothing here waits for anybody.
 
 use std::{
+    collections::HashSet,
     fs, io,
     path::{Path, PathBuf},
 };
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::{answers::Problem, digest::Digest, routes::Reference};
@@ -22,6 +24,10 @@ const INDEX_TYPES: [&str; 2] =
 
 pub struct Storage {
     root: PathBuf,
+    /// Uploads that a request is at work on: what another appended after the digest was checked would be in the blob.
+    pub(crate) in_use: Mutex<HashSet<String>>,
+    /// Held while a manifest finds its blobs and is written, and while those that none names are removed.
+    pub(crate) naming: Mutex<()>,
 }
 
 pub struct Manifest {
@@ -35,7 +41,7 @@ impl Storage {
         for directory in ["blobs", "repositories", "uploads"] {
             fs::create_dir_all(root.join(directory))?;
         }
-        Ok(Self { root: root.to_path_buf() })
+        Ok(Self { root: root.to_path_buf(), in_use: Mutex::default(), naming: Mutex::default() })
     }
 
     pub fn blob(&self, digest: &Digest) -> PathBuf {
@@ -110,6 +116,7 @@ impl Storage {
         if !is_index && !manifest["config"].is_object() {
             return Err(Problem::ManifestInvalid("it has neither a config nor manifests".into()));
         }
+        let _naming = self.naming.lock();
         for named in named_by(&manifest).map_err(Problem::ManifestInvalid)? {
             // Layers from elsewhere (`urls`) are nobody's to keep here.
             if !named.is_elsewhere && self.blob_size(&named.digest).is_err() {

@@ -2,7 +2,7 @@
 //! Used by `handler`.
 //! Invariant: nothing gets a digest's name that has another (test: `blobs_come_back_as_they_were_pushed`).
 
-use std::{fs, io, path::PathBuf, time::Duration};
+use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use env::Env;
 use http_body_util::BodyExt;
@@ -14,7 +14,28 @@ use crate::{answers::Problem, digest::Digest, storage::Storage};
 /// Nobody goes on with one that is older.
 const UPLOAD_AGE_MAX: Duration = Duration::from_secs(86_400);
 
+/// The right to change an upload, for as long as it lives.
+pub struct UploadTurn {
+    storage: Arc<Storage>,
+    id: String,
+}
+
+impl Drop for UploadTurn {
+    fn drop(&mut self) {
+        self.storage.in_use.lock().remove(&self.id);
+    }
+}
+
 impl Storage {
+    /// Refused while another request is at work on it.
+    pub fn take_upload(self: &Arc<Self>, id: &str) -> Result<UploadTurn, Problem> {
+        self.upload_size(id)?;
+        match self.in_use.lock().insert(id.to_string()) {
+            true => Ok(UploadTurn { storage: self.clone(), id: id.to_string() }),
+            false => Err(Problem::UploadInvalid("another request is writing to it".into())),
+        }
+    }
+
     fn upload(&self, id: &str) -> PathBuf {
         self.uploads().join(id)
     }
@@ -34,7 +55,8 @@ impl Storage {
     }
 
     /// Appends what comes, and returns how much there is then. `from` is where the client thinks it goes.
-    pub async fn append(&self, id: &str, from: Option<u64>, mut body: Incoming) -> Result<u64, Problem> {
+    pub async fn append(&self, turn: &UploadTurn, from: Option<u64>, mut body: Incoming) -> Result<u64, Problem> {
+        let id = turn.id.as_str();
         let mut size = self.upload_size(id)?;
         if from.is_some_and(|from| from != size) {
             return Err(Problem::RangeInvalid(size));
@@ -52,7 +74,8 @@ impl Storage {
     }
 
     /// What has come is the blob, if it is what its digest says; else it is gone.
-    pub fn finish_upload(&self, id: &str, digest: &Digest) -> Result<(), Problem> {
+    pub fn finish_upload(&self, turn: &UploadTurn, digest: &Digest) -> Result<(), Problem> {
+        let id = turn.id.as_str();
         self.upload_size(id)?;
         let path = self.upload(id);
         if Digest::of_file(&path)? != *digest {
@@ -63,9 +86,9 @@ impl Storage {
         Ok(fs::rename(&path, self.blob(digest))?)
     }
 
-    pub fn cancel_upload(&self, id: &str) -> Result<(), Problem> {
-        self.upload_size(id)?;
-        Ok(fs::remove_file(self.upload(id))?)
+    pub fn cancel_upload(&self, turn: &UploadTurn) -> Result<(), Problem> {
+        self.upload_size(&turn.id)?;
+        Ok(fs::remove_file(self.upload(&turn.id))?)
     }
 
     pub fn forget_old_uploads(&self, env: &Env) -> io::Result<()> {
