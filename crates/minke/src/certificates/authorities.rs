@@ -22,6 +22,8 @@ pub enum Authority {
     KubeletServing,
     /// The certificate by which extension API servers believe our word about users.
     FrontProxy,
+    /// Where etcd is the cluster's own: its servers', and the certificates by which they and API servers know each other.
+    Etcd,
 }
 
 impl Authority {
@@ -31,6 +33,7 @@ impl Authority {
             Self::Cluster => "ca",
             Self::KubeletServing => "kubelet-serving-ca",
             Self::FrontProxy => "front-proxy-ca",
+            Self::Etcd => "etcd-ca",
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod authorities;
 pub mod ca_pin;
+pub mod cluster_keys;
 pub mod inventory;
 pub mod kubeconfigs;
 pub mod kubelet_serving_ca;

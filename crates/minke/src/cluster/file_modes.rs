@@ -41,7 +41,8 @@ const OWN_FILES: [&str; 7] = [
 const PREPARED_DIRECTORIES: [&str; 2] = ["cni", "registries"];
 
 /// Directories at the top that hold secrets; those of kubelet, containerd and network plugins have modes of their own.
-const PRIVATE_DIRECTORIES: [&str; 5] = ["store", "pki", "kubeconfig", "leader-identity", "nodes"];
+const PRIVATE_DIRECTORIES: [&str; 8] =
+    ["store", "pki", "kubeconfig", "leader-identity", "nodes", "servers", "etcd", "joined"];
 
 /// For files that nobody gives a mode of their own.
 pub fn set_umask(runs_kubelet: bool) {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use anyhow::{Result, bail};
 use ipnet::IpNet;
 
-use crate::cluster::nodes;
+use crate::cluster::members::switch;
 
 /// The first address of that family of an interface that is up and not loopback. IPv4 makes do with loopback.
 pub fn address(six: bool) -> Result<IpAddr> {
@@ -58,7 +58,7 @@ pub fn mtu(address: IpAddr) -> Option<u32> {
     };
     let found = interfaces.into_iter().find(|i| has(i) == Some(address) && !address.is_loopback())?;
     // Not /sys: an agent that has entered a network namespace sees that of the machine there.
-    let link = nodes::ip(&["-j", "link", "show", "dev", &found.interface_name], "").ok()?;
+    let link = switch::ip(&["-j", "link", "show", "dev", &found.interface_name], "").ok()?;
     let link: serde_json::Value = serde_json::from_str(&link).ok()?;
     u32::try_from(link[0]["mtu"].as_u64()?).ok()
 }

@@ -84,6 +84,11 @@ impl Instance {
         self.run().join("policy.sock")
     }
 
+    /// What it was told, for an agent that starts again.
+    pub fn policy_claims(&self) -> PathBuf {
+        self.run().join("policy-claims")
+    }
+
     /// Where a service proxy in a process of its own answers its node's kubelet.
     pub fn proxy_socket(&self) -> PathBuf {
         self.run().join("proxy.sock")
@@ -111,30 +116,40 @@ impl Instance {
         self.data.join("api-servers")
     }
 
-    /// Another node of this cluster on the same machine: an instance of its own.
+    /// A further process of this cluster on the same machine: an instance of its own.
+    pub fn member(&self, folder: &str, name: &str) -> Self {
+        Self::new(&self.data.join(folder).join(name))
+    }
+
+    /// Every such process of one kind, by name.
+    pub fn members(&self, folder: &str) -> Vec<(String, Self)> {
+        let entries = std::fs::read_dir(self.data.join(folder)).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+        names.sort();
+        names.into_iter().map(|name| (name.clone(), self.member(folder, &name))).collect()
+    }
+
+    /// Another node of this cluster on the same machine.
     pub fn node(&self, name: &str) -> Self {
-        Self::new(&self.data.join("nodes").join(name))
+        self.member("nodes", name)
     }
 
     /// Every such node, by name.
     pub fn nodes(&self) -> Vec<(String, Self)> {
-        let entries = std::fs::read_dir(self.data.join("nodes")).into_iter().flatten().flatten();
-        let mut names: Vec<_> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
-        names.sort();
-        names.into_iter().map(|name| (name.clone(), self.node(&name))).collect()
+        self.members("nodes")
     }
 
-    /// The network namespace of a node that has one of its own.
+    /// The network namespace of a member that has one of its own.
     pub fn netns(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.id)
     }
 
-    /// The host's end of that node's cable.
+    /// The host's end of that member's cable.
     pub fn cable(&self) -> String {
         format!("{}h", self.id)
     }
 
-    /// The switch between the nodes of a cluster on one machine.
+    /// The switch between the members of a cluster on one machine.
     pub fn node_bridge(&self) -> String {
         format!("{}br", self.id)
     }

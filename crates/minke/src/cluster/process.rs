@@ -56,6 +56,16 @@ impl PidFile {
     }
 }
 
+impl PidFile {
+    /// Held on by the program that this process becomes.
+    pub fn hand_over(self) -> Result<()> {
+        let keep = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
+        nix::fcntl::fcntl(&*self._lock, keep).context("failed to hand the lock of the data directory over")?;
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
 /// The process of a running cluster, if there is one. One that was killed is waited for: it holds its lock until the
 /// last of its threads has ended.
 pub fn running(instance: &Instance) -> Result<Option<i32>> {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::{
     certificates::pki::write_private,
-    cluster::{clusters::ClusterRecord, instance::Instance, nodes},
+    cluster::{clusters::ClusterRecord, instance::Instance, members::switch},
     control_plane::server,
     flags::{self, Choice},
     network::pod_network,
@@ -50,7 +50,7 @@ pub fn local(flags: &flags::Node, instance: &Instance) -> Result<Vec<Local>> {
         }
     }
     for family in ["-4", "-6"] {
-        let listed = nodes::ip(&["-j", family, "route", "show", "table", "all"], "")?;
+        let listed = switch::ip(&["-j", family, "route", "show", "table", "all"], "")?;
         let listed: Vec<Value> = serde_json::from_str(&listed).unwrap_or_default();
         found.extend(listed.iter().filter_map(route).filter(|route| !own.contains(&route.interface)));
     }

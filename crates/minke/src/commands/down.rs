@@ -12,7 +12,11 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
-    cluster::{instance::Instance, nodes, preflight, process, sysctls},
+    cluster::{
+        instance::Instance,
+        members::{self, switch},
+        preflight, process, sysctls,
+    },
     flags,
 };
 
@@ -23,7 +27,7 @@ pub fn down(flags: &flags::Down) -> Result<()> {
         process::stop(pid, Duration::from_secs(30))?;
         println!("✓ minke (process {pid}) stopped");
     }
-    nodes::remove(&instance)?;
+    members::remove(&instance)?;
     let ended = end_containers(&instance);
     if ended > 0 {
         println!("✓ {ended} container processes ended");
@@ -43,14 +47,14 @@ pub fn down(flags: &flags::Down) -> Result<()> {
     Ok(())
 }
 
-/// What a node in a namespace of its own left outside it.
-pub fn remove_node(node: &Instance) -> Result<()> {
-    end_containers(node);
-    unmount_below(&[node.data.clone(), node.run()])?;
-    remove_cgroups(node)?;
-    remove_directory(&node.cni_data())?;
-    remove_directory(&node.run())?;
-    remove_directory(&node.pid_file())
+/// What a member in a namespace of its own left outside it.
+pub fn remove_member(member: &Instance) -> Result<()> {
+    end_containers(member);
+    unmount_below(&[member.data.clone(), member.run()])?;
+    remove_cgroups(member)?;
+    remove_directory(&member.cni_data())?;
+    remove_directory(&member.run())?;
+    remove_directory(&member.pid_file())
 }
 
 /// Kills containerd, its shims and everything in our cgroups. Returns how many processes that were.
@@ -156,8 +160,8 @@ fn unmount_below(directories: &[PathBuf]) -> Result<()> {
 }
 
 fn remove_network(instance: &Instance) -> Result<()> {
-    if nodes::exists(&instance.vxlan()) {
-        nodes::ip(&["link", "del", &instance.vxlan()], "")?;
+    if switch::exists(&instance.vxlan()) {
+        switch::ip(&["link", "del", &instance.vxlan()], "")?;
     }
     let params = cni::CleanupParams {
         name: instance.id.clone(),

@@ -13,12 +13,12 @@ pub mod images;
 pub mod install;
 pub mod logs;
 pub mod machine_checks;
-pub mod migrate_store;
 pub mod next_step;
 pub mod redaction;
-pub mod reencrypt;
 pub mod report;
+pub mod several_servers;
 pub mod status;
+pub mod store;
 pub mod support_bundle;
 pub mod up;
 pub mod versions;
@@ -41,7 +41,8 @@ use crate::{
     cluster::{
         clusters, file_modes, host,
         leader_identity::LeaderIdentity,
-        nodes, ports, preflight,
+        members::{self, Kind, etcd},
+        ports, preflight,
         process::{self, PidFile},
         ranges, sysctls,
     },
@@ -49,11 +50,17 @@ use crate::{
     components::Components,
     control_plane::{
         component_port::{self, Health, Pages, PortSettings},
-        registry, server,
+        join_server, join_token, registry, server,
     },
     flags::{
-        Agent, Choice, Command, ConfigCommand, Scheduler, Server, Store, component_flags::PortFlags, config_file,
-        controller_manager_flags::ControllerManager, dns_flags::Dns, ingress_flags::IngressAlone, kubelet_flags,
+        Agent, Choice, Command, ConfigCommand, EtcdCommand, NodeCommand, Scheduler, Server, ServerCommand,
+        ServerSubcommand, Store,
+        component_flags::{LeaderElectionTimes, PortFlags},
+        config_file,
+        controller_manager_flags::ControllerManager,
+        dns_flags::Dns,
+        ingress_flags::IngressAlone,
+        kubelet_flags,
     },
     network::ingress,
     node::{access::Access, agent, container_runtime::Runtime, network_policy_enforcer, service_proxy},
@@ -64,16 +71,16 @@ pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Up(flags) => up::up(*flags),
         Command::Down(flags) => down::down(&flags),
-        Command::Server(flags) => runtime()?.block_on(run_server(*flags, true)),
+        Command::Server(flags) => server_command(*flags),
         Command::Apiserver(flags) => {
             flags.others.check()?;
-            runtime()?.block_on(run_server(flags.server, false))
+            runtime()?.block_on(run_server(flags.server, None))
         }
         Command::ControllerManager(flags) => runtime()?.block_on(run_controller_manager(*flags)),
         Command::Scheduler(flags) => runtime()?.block_on(run_scheduler(*flags)),
         Command::Agent(flags) => {
             if let Some(netns) = &flags.netns {
-                nodes::enter(netns, flags.node.node_name.as_deref())?;
+                members::enter(netns, flags.node.node_name.as_deref())?;
             }
             runtime()?.block_on(run_agent(*flags, Parts::All))
         }
@@ -81,7 +88,13 @@ pub fn run(command: Command) -> Result<()> {
         Command::Proxy(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Proxy)),
         Command::Dns(flags) => runtime()?.block_on(run_dns(flags)),
         Command::Ingress(flags) => runtime()?.block_on(run_ingress(flags)),
-        Command::Node(command) => nodes::run(command),
+        Command::Node(NodeCommand::Member(command)) => members::commands::run(Kind::Node, &command),
+        Command::Node(NodeCommand::JoinCommand { data }) => {
+            preflight::root()?;
+            runtime()?.block_on(join_token::print_command(&data.instance(), &Env::real()))
+        }
+        Command::Etcd(EtcdCommand::Member(command)) => members::commands::run(Kind::Etcd, &command),
+        Command::Etcd(EtcdCommand::Run { data, arguments }) => etcd::run(&data.instance(), &arguments),
         Command::Image(command) => runtime()?.block_on(image::run(command)),
         Command::Store(command) => runtime()?.block_on(run_store(command)),
         Command::Status(look) => runtime()?.block_on(status::run(&look)),
@@ -153,16 +166,37 @@ async fn until_stopped<T>(start: impl AsyncFnOnce(&Process) -> Result<T>) -> Res
     ended.map(drop).inspect_err(|error| process.report.failed(&format!("{error:#}")))
 }
 
-async fn run_server(mut flags: Server, whole: bool) -> Result<()> {
+/// What `minke server` runs, or does with the servers of this machine.
+fn server_command(flags: ServerCommand) -> Result<()> {
+    match flags.command {
+        Some(ServerSubcommand::Member(command)) => return members::commands::run(Kind::Server, &command),
+        Some(ServerSubcommand::JoinCommand { data }) => {
+            preflight::root()?;
+            return runtime()?.block_on(join_server::print_command(&data.instance(), &Env::real()));
+        }
+        None => {}
+    }
+    if let Some(netns) = &flags.netns {
+        members::enter(netns, flags.host_name.as_deref())?;
+    }
+    runtime()?.block_on(async {
+        let flags = join_server::settle(flags, &Env::real()).await?;
+        run_server(flags.server, Some(&flags.election)).await
+    })
+}
+
+/// With controllers and scheduler where it is said how they are elected; else the API server alone.
+async fn run_server(mut flags: Server, whole: Option<&LeaderElectionTimes>) -> Result<()> {
     until_stopped(async |Process { env, shutdown, report, components }| {
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
         flags.scheduler_settings()?;
         let pid = PidFile::take(&instance)?;
         ranges::settle_apart(&mut flags, &instance)?;
-        let plane = server::start_api(&flags, whole, &instance, env, shutdown, report, components).await?;
-        if whole {
-            server::start_controllers(&plane, &flags, &instance, env, shutdown, components).await?;
+        let plane = server::start_api(&flags, whole.is_some(), &instance, env, shutdown, report, components).await?;
+        if let Some(election) = whole {
+            join_server::keep_flags(&instance)?;
+            server::start_controllers(&plane, &flags, election, &instance, (env, shutdown), components).await?;
         }
         registry::start(&flags.registry, &plane, &instance, (env, shutdown), report, components).await?;
         Ok((pid, plane))
@@ -189,7 +223,7 @@ fn service_account_clients(source: &Source, owner: &Client, env: &Env) -> Result
             identity: Identity { bearer_token: Some(token.clone()), ..Identity::default() },
             // Whose word counts here is the account's own.
             headers: Vec::new(),
-            user_agent: format!("minke-controller-manager/{account}"),
+            user_agent: format!("kube-controller-manager/{account}"),
             ..connection.clone()
         })?;
         Ok(Client::new(ServiceAccountTransport::new(transport, token, owner.clone(), account, env.clone())))
@@ -233,7 +267,7 @@ async fn run_controller_manager(flags: ControllerManager) -> Result<()> {
         let mut config = flags.config(pki.as_deref())?;
         config.feature_gates = flags.features.feature_gates.clone();
         let source = flags.connection.source();
-        let (client, reachability) = connect(&source, "minke-controller-manager", env, shutdown)?;
+        let (client, reachability) = connect(&source, "kube-controller-manager", env, shutdown)?;
         flags.features.show(&config.metrics);
         if flags.use_service_account_credentials.unwrap_or(pki.is_some()) {
             config.service_account_clients = Some(service_account_clients(&source, &client, env)?);
@@ -261,7 +295,7 @@ async fn run_scheduler(flags: Scheduler) -> Result<()> {
         flags.features.show(&config.metrics);
         let instance = flags.data.instance();
         preflight::data_directory(&instance.data)?;
-        let (client, reachability) = connect(&connection.source(), "minke-scheduler", env, shutdown)?;
+        let (client, reachability) = connect(&connection.source(), "kube-scheduler", env, shutdown)?;
         let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
         let elects = config.leader_election.as_ref().is_some_and(|election| election.leader_elect);
         let health = Health::of_scheduler(elects, shutdown, informers.clone(), reachability);
@@ -396,16 +430,20 @@ async fn run_agent(mut flags: Agent, parts: Parts) -> Result<()> {
 async fn run_store(command: Store) -> Result<()> {
     let wall_ms = u64::try_from(Env::real().now().as_millisecond())?;
     let done = match command {
-        Store::Backup { data, file } => store::files::backup(&data.instance().store(), &file)?,
-        Store::Restore { data, file } => store::files::restore(&data.instance().store(), &file, wall_ms)?,
-        Store::Check { data, salvage: true } => store::files::salvage(&data.instance().store(), wall_ms)?,
-        Store::Check { data, salvage: false } => store::files::check(&data.instance().store())?,
+        Store::Backup { data, store, file } => {
+            self::store::backup::backup(&data.instance(), &store, &file, &Env::real()).await?
+        }
+        Store::Restore { data, store, replace, file } => {
+            self::store::backup::restore(&data.instance(), &store, &file, replace, &Env::real()).await?
+        }
+        Store::Check { data, salvage: true } => ::store::files::salvage(&data.instance().store(), wall_ms)?,
+        Store::Check { data, salvage: false } => ::store::files::check(&data.instance().store())?,
         Store::Migrate { data, to, store } => {
-            migrate_store::run(&to, &store, &data.instance().store(), &Env::real()).await?
+            self::store::migrate::run(&to, &store, &data.instance().store(), &Env::real()).await?
         }
         Store::Reencrypt { data } => {
             let connection = from_kubeconfig(&data.instance().admin_kubeconfig(), "minke-store")?;
-            reencrypt::run(&Client::new(HttpsTransport::new(connection)?)).await?
+            self::store::reencrypt::run(&Client::new(HttpsTransport::new(connection)?)).await?
         }
     };
     println!("{done}");

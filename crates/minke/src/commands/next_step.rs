@@ -29,7 +29,9 @@ pub fn of(command: &str, error: &str) -> Option<String> {
         | "scheduler" => {
             "see `minke logs` for what came before, and `minke doctor` for what this machine lacks".to_string()
         }
-        "image" | "node" | "store" | "certs" => "see `minke status` for whether the cluster is well".to_string(),
+        "image" | "node" | "etcd" | "store" | "certs" => {
+            "see `minke status` for whether the cluster is well".to_string()
+        }
         "" => "see `minke --help`, and `minke doctor` for what this machine lacks".to_string(),
         other => format!("see `minke {other} --help`, and `minke doctor` for what this machine lacks"),
     })

@@ -16,7 +16,12 @@ use tokio::{
 
 use crate::{
     certificates::inventory,
-    cluster::{data_version, instance::Instance, ports, preflight, process},
+    cluster::{
+        data_version,
+        instance::Instance,
+        members::{self, Kind},
+        ports, preflight, process,
+    },
     commands::versions,
     flags::{Look, OutputForm},
 };
@@ -132,6 +137,16 @@ pub async fn gather(instance: &Instance, env: &Env) -> Status {
         Err(error) => {
             status.warnings.push(format!("{error:#}"));
             return status;
+        }
+    }
+    // Nodes are known by their objects.
+    for (member, state) in members::states(instance).into_iter().filter(|(member, _)| member.kind != Kind::Node) {
+        match state {
+            Ok(state) => {
+                let text = format!("{} at {}", state.text, state.address);
+                component(&mut status, &member.name, state.text == "running", text);
+            }
+            Err(error) => component(&mut status, &member.name, false, format!("{error:#}")),
         }
     }
     if instance.admin_kubeconfig().exists() {

@@ -56,7 +56,7 @@ pub async fn run(flags: &flags::SupportBundle) -> Result<()> {
     let display = Display::new("gathering");
     let archive = gather(&flags.data.instance(), &env, &display).await?;
     display.finish();
-    write(&path, &archive)?;
+    write(&path, &archive, flags.file.is_some())?;
     println!(
         "wrote {} ({}): no secret is known to be in it, but look through it before you send it",
         path.display(),
@@ -65,11 +65,21 @@ pub async fn run(flags: &flags::SupportBundle) -> Result<()> {
     Ok(())
 }
 
-fn write(path: &Path, archive: &[u8]) -> Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
+/// A file that somebody else has made is only written where it was named: others may write to the directory we are in.
+fn write(path: &Path, archive: &[u8], is_named: bool) -> Result<()> {
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let mut options = fs::OpenOptions::new();
-    let opened = options.write(true).create(true).truncate(true).mode(file_modes::PRIVATE_FILE_MODE).open(path);
-    let written = opened.and_then(|mut file| file.write_all(archive));
+    options.write(true).mode(file_modes::PRIVATE_FILE_MODE);
+    match is_named {
+        true => options.create(true).truncate(true),
+        false => options.create_new(true),
+    };
+    let written = options.open(path).and_then(|mut file| {
+        if file.metadata()?.is_file() {
+            file.set_permissions(fs::Permissions::from_mode(file_modes::PRIVATE_FILE_MODE))?;
+        }
+        file.write_all(archive)
+    });
     written.with_context(|| format!("can't write {}: name another file", path.display()))
 }
 
@@ -207,6 +217,21 @@ mod tests {
             (name, text)
         });
         entries.collect()
+    }
+
+    #[test]
+    fn nobody_else_reads_the_archive_or_says_where_it_goes() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let directory = tempfile::tempdir().unwrap();
+        let [aim, link, open] = ["aim", "link", "open"].map(|name| directory.path().join(name));
+        symlink(&aim, &link).unwrap();
+        assert!(write(&link, b"x", false).is_err() && !aim.exists());
+        fs::write(&open, "before").unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(write(&open, b"x", false).is_err());
+        write(&open, b"x", true).unwrap();
+        assert_eq!(fs::metadata(&open).unwrap().permissions().mode() & 0o777, 0o600);
+        write(&aim, b"x", false).unwrap();
     }
 
     #[test]

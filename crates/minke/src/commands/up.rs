@@ -18,14 +18,16 @@ use crate::{
     cluster::{
         clusters, file_modes,
         instance::Instance,
-        nodes::{self, Switch},
-        ports, preflight,
+        members::{self, nodes, switch::Switch},
+        ports::{self, IngressListeners},
+        preflight,
         process::{self, PidFile},
         ranges, sysctls,
     },
     commands::{
         demo, images,
         report::{Display, Line, Reporter, SUPERVISED},
+        several_servers,
     },
     components::Components,
     control_plane::{registry, server},
@@ -48,6 +50,7 @@ pub fn up(mut flags: flags::Up) -> Result<()> {
     }
     preflight::data_directory(&instance.data)?;
     kubelet_flags::check(&flags.node)?;
+    several_servers::check(&flags, &instance)?;
     flags.server.scheduler_settings()?;
     let display = Display::new("starting");
     match wait_for_child(&instance, &display) {
@@ -125,6 +128,7 @@ async fn run(
 ) -> Result<()> {
     preflight::root()?;
     preflight::data_directory(&instance.data)?;
+    several_servers::check(&flags, instance)?;
     preflight::manifests(flags.node.pod_manifest_path.as_deref())?;
     flags.server.scheduler_settings()?;
     if flags.node.container_runtime_endpoint.is_none() {
@@ -143,8 +147,8 @@ async fn run(
     file_modes::make_run_directory(instance)?;
     sysctls::record(instance)?;
     clusters::record(instance, &flags.server.pod_cidr, &flags.server.service_cidr)?;
-    let switch = match flags.nodes {
-        1 => None,
+    let switch = match (flags.nodes, flags.servers) {
+        (1, 1) => None,
         _ => {
             let switch = Switch::create(instance, &flags)?;
             env.spawn(switch.keep_rules(env, shutdown));
@@ -159,10 +163,30 @@ async fn run(
     };
     let advertised = server::advertise_address(&flags.server)?;
     flags.node.node_ip = agent::node_addresses(&flags.node, Some(advertised), &flags.server.pod_cidr)?;
+    let context = (env, shutdown);
+    match switch {
+        Some(switch) if flags.servers > 1 => {
+            several_servers::run(flags, instance, switch, ingress, context, report, components).await
+        }
+        switch => one_server(flags, instance, switch, ingress, context, report, components).await,
+    }
+}
+
+/// With the control plane in this process.
+async fn one_server(
+    flags: flags::Up,
+    instance: &Instance,
+    switch: Option<Switch>,
+    ingress: Option<IngressListeners>,
+    (env, shutdown): (&Env, &CancellationToken),
+    report: &Reporter,
+    components: &Components,
+) -> Result<()> {
     let runtime = Runtime::start(&flags.node, instance, env);
     let api = server::start_api(&flags.server, true, instance, env, shutdown, report, components);
     let (plane, runtime) = tokio::try_join!(api, runtime)?;
-    server::start_controllers(&plane, &flags.server, instance, env, shutdown, components).await?;
+    let election = &flags.election;
+    server::start_controllers(&plane, &flags.server, election, instance, (env, shutdown), components).await?;
     registry::start(&flags.server.registry, &plane, instance, (env, shutdown), report, components).await?;
     let mut endpoints = vec![runtime.endpoint().to_path_buf()];
     let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
@@ -185,22 +209,12 @@ async fn run(
         demo::run(&admin, env, shutdown, report).await?;
     }
     let stopping = shutdown.child_token();
-    for (name, node) in instance.nodes() {
-        let kept = nodes::keep_running(name.clone(), node, env.clone(), stopping.clone());
-        env.spawn(async move {
-            if let Err(error) = kept.await {
-                tracing::error!(error = format!("{error:#}"), node = name, "an agent is not watched any more");
-            }
-        });
-    }
+    members::keep_running(instance, env, &stopping);
     report.ready();
     process::until_stopped().await?;
     tracing::info!("stopping; containers go on");
     stopping.cancel();
-    for (_, node) in instance.nodes() {
-        env::spawn_blocking(move || nodes::stop_agent(&node)).await??;
-    }
-    Ok(())
+    members::stop_all(instance).await
 }
 
 /// The nodes after the first, at once. Returns the sockets of their runtimes.
@@ -214,11 +228,10 @@ async fn start_others(
     let Some(switch) = switch else { return Ok(Vec::new()) };
     let first = agent::node_name(&flags.node)?;
     let started = nodes::names(&first, flags.nodes).map(async |(n, name)| {
-        switch.add(instance, plane, flags, &name, n)?;
-        let node = instance.node(&name);
-        nodes::start(&name, &node).await?;
+        let node = nodes::add(&switch, instance, &format!("https://{}", plane.address), flags, (n, &name))?;
+        node.start().await?;
         report.step(&format!("node {name} ready"));
-        anyhow::Ok(node.containerd_socket())
+        anyhow::Ok(node.instance.containerd_socket())
     });
     futures::future::try_join_all(started).await
 }

@@ -24,7 +24,7 @@ use crate::{
 const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Time enough to type the command on another machine.
 const REMAINING_MIN: Duration = Duration::from_secs(3600);
-const NAMESPACE: &str = "kube-system";
+pub const NAMESPACE: &str = "kube-system";
 /// The service account that may make tokens.
 pub const ISSUER: &str = "join-token-issuer";
 
@@ -72,11 +72,11 @@ pub async fn refresh(instance: &Instance, env: &Env) -> Result<()> {
     ensure_token(&client, instance, env).await
 }
 
-fn secret_name(id: &str) -> String {
+pub fn secret_name(id: &str) -> String {
     format!("bootstrap-token-{id}")
 }
 
-fn random(env: &Env, length: usize) -> String {
+pub fn random(env: &Env, length: usize) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let mut bytes = vec![0; length];
     env.fill_random(&mut bytes);

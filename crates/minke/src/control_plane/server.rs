@@ -25,8 +25,11 @@ use crate::{
     cluster::{host, instance::Instance, leader_identity::LeaderIdentity, ports, preflight},
     commands::report::Reporter,
     components::Components,
-    control_plane::{console_answers, join_token},
-    flags::{self, Choice, LoadBalancerMode},
+    control_plane::{
+        cluster_settings::{self, ClusterSettings},
+        console_answers, join_token,
+    },
+    flags::{self, Choice, LoadBalancerMode, component_flags::LeaderElectionTimes, scheduler_flags},
 };
 
 /// Of the admin's kubeconfig, and of nothing that runs by itself.
@@ -68,6 +71,10 @@ pub async fn start_api(
     let store = flags.store.open(instance, env).await?;
     let own = api_config(flags, pki.as_ref(), (advertise, port), env, shutdown)?;
     let config = config::Config { admits_agents, ..own };
+    if flags.store.is_shared() {
+        let settings = ClusterSettings::new(&config, flags, admits_agents)?;
+        cluster_settings::check(&*store, &settings, &config).await?;
+    }
     let api = ApiServer::new(config, store, env.clone()).await.context("the API server did not start")?;
     if flags.console {
         console_answers::show(&api, env);
@@ -75,7 +82,7 @@ pub async fn start_api(
     let address = SocketAddr::new(advertise, port);
     write_private(&instance.data.join("server-url"), &format!("https://{address}\n"))?;
     if let Some(pki) = &pki {
-        kubeconfigs::keep_renewed(instance, pki, &server_url_here(flags.bind_address, address), env, shutdown)?;
+        kubeconfigs::keep_renewed(instance, pki, &server_url_here(flags.bind_address, port), env, shutdown)?;
     }
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (serving, until) = (api.clone(), shutdown.clone());
@@ -223,18 +230,18 @@ fn nth_address(cidr: &IpNet, n: usize) -> Result<IpAddr> {
 }
 
 /// Where programs on this machine reach the API server.
-fn server_url_here(bind: IpAddr, address: SocketAddr) -> String {
+pub fn server_url_here(bind: IpAddr, port: u16) -> String {
     let local = if bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { bind };
-    format!("https://{}", SocketAddr::new(local, address.port()))
+    format!("https://{}", SocketAddr::new(local, port))
 }
 
 /// Starts the controllers and the scheduler as clients of the API server in this process, and lets nodes join.
 pub async fn start_controllers(
     plane: &ControlPlane,
     flags: &flags::Server,
+    elected: &LeaderElectionTimes,
     instance: &Instance,
-    env: &Env,
-    shutdown: &CancellationToken,
+    (env, shutdown): (&Env, &CancellationToken),
     components: &Components,
 ) -> Result<()> {
     let controllers = in_process::client(&plane.api, "system:kube-controller-manager", &[]);
@@ -254,11 +261,14 @@ pub async fn start_controllers(
         false => None,
     };
     let name = identity.as_ref().map(|identity| identity.name.clone());
-    let election = name.clone().map(|name| LeaderElection::new("kube-controller-manager", name));
+    let mut election = name.clone().map(|name| LeaderElection::new("kube-controller-manager", name));
+    election.as_mut().map_or(Ok(()), |election| elected.apply(election))?;
     run_controllers(config, controllers, env, shutdown, election, components);
     let mut scheduling = flags.scheduler_settings()?;
     if name.is_some() {
-        scheduling.leader_election.get_or_insert_default().identity = name;
+        let election = scheduling.leader_election.get_or_insert_default();
+        election.identity = name;
+        scheduler_flags::elect(election, |found| elected.apply(found))?;
     }
     plane.api.show_metrics(scheduling.metrics.clone());
     let verdicts = scheduling.diagnoses.clone();

@@ -8,13 +8,13 @@ impl Command {
     pub fn only_prints(&self) -> bool {
         match self {
             Self::Up(up) => !up.foreground,
+            Self::Server(server) => server.command.is_some(),
             other => {
                 let is_kubectl =
                     matches!(other, Self::Kubectl { .. } | Self::Why { .. } | Self::Timeline { .. } | Self::Top { .. });
                 let runs = matches!(
                     other,
-                    Self::Server(_)
-                        | Self::Agent(_)
+                    Self::Agent(_)
                         | Self::Apiserver(_)
                         | Self::ControllerManager(_)
                         | Self::Scheduler(_)
@@ -43,6 +43,7 @@ impl Command {
             Self::Dns(_) => "dns",
             Self::Ingress(_) => "ingress",
             Self::Node(_) => "node",
+            Self::Etcd(_) => "etcd",
             Self::Image(_) => "image",
             Self::Store(_) => "store",
             Self::Certs(_) => "certs",

@@ -129,6 +129,19 @@ pub struct LeaderElectionFlags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new())]
     pub leader_elect: Option<bool>,
+    #[command(flatten)]
+    pub times: LeaderElectionTimes,
+    /// Name of the Lease [default: that of the component]
+    #[arg(long, value_name = "NAME")]
+    pub leader_elect_resource_name: Option<String>,
+    /// Its namespace [default: kube-system]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub leader_elect_resource_namespace: Option<String>,
+}
+
+// No doc comment: clap would show it as --help.
+#[derive(Debug, Clone, Args)]
+pub struct LeaderElectionTimes {
     /// How long others wait for a leader that renews nothing [default: 15s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub leader_elect_lease_duration: Option<Duration>,
@@ -138,24 +151,11 @@ pub struct LeaderElectionFlags {
     /// How often it is tried [default: 2s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub leader_elect_retry_period: Option<Duration>,
-    /// Name of the Lease [default: that of the component]
-    #[arg(long, value_name = "NAME")]
-    pub leader_elect_resource_name: Option<String>,
-    /// Its namespace [default: kube-system]
-    #[arg(long, value_name = "NAMESPACE")]
-    pub leader_elect_resource_namespace: Option<String>,
 }
 
 impl LeaderElectionFlags {
     /// Lays the flags over what counts without them, and checks what comes of it as upstream does.
     pub fn apply(&self, election: &mut LeaderElection) -> Result<()> {
-        for (flag, field) in [
-            (self.leader_elect_lease_duration, &mut election.lease_duration),
-            (self.leader_elect_renew_deadline, &mut election.renew_deadline),
-            (self.leader_elect_retry_period, &mut election.retry_period),
-        ] {
-            *field = flag.unwrap_or(*field);
-        }
         for (flag, field) in [
             (&self.leader_elect_resource_name, &mut election.name),
             (&self.leader_elect_resource_namespace, &mut election.namespace),
@@ -163,6 +163,20 @@ impl LeaderElectionFlags {
             if let Some(text) = flag {
                 field.clone_from(text);
             }
+        }
+        self.times.apply(election)
+    }
+}
+
+impl LeaderElectionTimes {
+    /// The same for the durations alone.
+    pub fn apply(&self, election: &mut LeaderElection) -> Result<()> {
+        for (flag, field) in [
+            (self.leader_elect_lease_duration, &mut election.lease_duration),
+            (self.leader_elect_renew_deadline, &mut election.renew_deadline),
+            (self.leader_elect_retry_period, &mut election.retry_period),
+        ] {
+            *field = flag.unwrap_or(*field);
         }
         if election.lease_duration <= election.renew_deadline {
             bail!("leaseDuration must be greater than renewDeadline");

@@ -71,7 +71,7 @@ mod tests {
         let settings = |command: &[&str]| {
             let flags = Flags::try_parse_from(["minke"].iter().chain(command).chain(&typed)).expect("valid flags");
             match flags.command {
-                Command::Server(server) => server.controllers,
+                Command::Server(server) => server.server.controllers,
                 Command::ControllerManager(flags) => flags.settings,
                 _ => panic!("{command:?}"),
             }

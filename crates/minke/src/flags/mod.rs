@@ -14,6 +14,7 @@ pub mod everyday_flags;
 pub mod feature_flags;
 pub mod ingress_flags;
 pub mod kubelet_flags;
+pub mod passed_on;
 pub mod proxy_flags;
 pub mod registry_flags;
 pub mod scheduler_flags;
@@ -38,11 +39,14 @@ pub use self::{
     everyday_flags::{Certs, ConfigCommand, Install, Logs, Look, Man, OutputForm, SupportBundle, Uninstall},
     registry_flags::RegistryFlags,
     scheduler_flags::{Scheduler, scheduler_config},
-    subcommands::{Console, Image, NamedNode, NodeCommand, Store},
+    subcommands::{
+        Console, EtcdCommand, Image, MemberCommand, NamedMember, NodeCommand, ServerCommand, ServerSubcommand, Store,
+    },
 };
 use crate::{
     cluster::instance::{DEFAULT_DATA_DIRECTORY, Instance},
     flags::{
+        component_flags::LeaderElectionTimes,
         controller_flags::Controllers,
         controller_manager_flags::ControllerManager,
         feature_flags::FeatureFlags,
@@ -78,8 +82,9 @@ pub enum Command {
     Up(Box<Up>),
     /// Stop the cluster and remove everything it made outside its data directory
     Down(Down),
-    /// Run the control plane: API server, controllers and scheduler
-    Server(Box<Server>),
+    /// Run the control plane: API server, controllers and scheduler; or look at the servers that `up --servers` made on
+    /// this machine, and disturb them
+    Server(Box<ServerCommand>),
     /// Run a node: kubelet, service proxy and DNS, with its own containerd
     Agent(Box<Agent>),
     /// Run the API server alone, with upstream's flags
@@ -99,10 +104,13 @@ pub enum Command {
     /// Look at the nodes that `up --nodes` made on this machine, and disturb them
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Look at the etcd servers that `up --servers` made on this machine, and disturb them
+    #[command(subcommand)]
+    Etcd(EtcdCommand),
     /// Work with the images on the cluster's nodes
     #[command(subcommand)]
     Image(Image),
-    /// Back up, restore or check the embedded store
+    /// Back up, restore, check or migrate what the cluster keeps
     #[command(subcommand)]
     Store(Store),
     /// Show what runs, how it is, and what to look after
@@ -334,7 +342,14 @@ pub struct Up {
     /// How many nodes to run on this machine; each but the first in its own network namespace
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub nodes: u8,
-    /// Addresses of the nodes when there are several [default: a /24 of 198.18.0.0/15 that follows from the data directory]
+    /// How many API servers to run on this machine; several are each in a network namespace of their own, with controllers,
+    /// scheduler and an etcd of as many servers (or the one of --etcd-servers)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
+    pub servers: u8,
+    #[command(flatten)]
+    pub election: LeaderElectionTimes,
+    /// Addresses of nodes and servers when there are several [default: a /24 of 198.18.0.0/15 that follows from the data
+    /// directory]
     #[arg(long, value_name = "CIDR")]
     pub node_cidr: Option<Ipv4Net>,
     /// Stay in the foreground and log to the terminal
@@ -373,6 +388,12 @@ pub struct Join {
     /// Fingerprint of that authority's public key, in place of the file
     #[arg(long, value_name = "sha256:HEX", conflicts_with = "ca_file")]
     pub ca_hash: Option<String>,
+}
+
+impl Join {
+    pub fn with_files(token: PathBuf, authority: PathBuf) -> Self {
+        Self { token_file: Some(token), ca_file: Some(authority), ..Self::default() }
+    }
 }
 
 fn refuse_token(_: &str) -> Result<String, &'static str> {

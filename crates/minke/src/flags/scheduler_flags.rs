@@ -47,25 +47,34 @@ impl Scheduler {
         let mut config = scheduler_config(self.config.as_deref(), self.policy_config_file.as_deref())?;
         let election = config.leader_election.get_or_insert_default();
         election.leader_elect = self.election.leader_elect.unwrap_or(election.leader_elect);
-        let mut found = LeaderElection::new(&election.resource_name, String::new());
-        found.namespace.clone_from(&election.resource_namespace);
-        for (text, field) in [
-            (&election.lease_duration, &mut found.lease_duration),
-            (&election.renew_deadline, &mut found.renew_deadline),
-            (&election.retry_period, &mut found.retry_period),
-        ] {
-            *field = super::security_flags::duration(text).unwrap_or(*field);
-        }
-        self.election.apply(&mut found)?;
-        let text = |duration: std::time::Duration| format!("{}ms", duration.as_millis());
-        election.lease_duration = text(found.lease_duration);
-        election.renew_deadline = text(found.renew_deadline);
-        election.retry_period = text(found.retry_period);
-        (election.resource_name, election.resource_namespace) = (found.name, found.namespace);
+        elect(election, |found| self.election.apply(found))?;
         let mut connection = self.connection.clone();
         connection.kubeconfig = connection.kubeconfig.or_else(|| config.kubeconfig.clone());
         Ok((config, connection))
     }
+}
+
+/// Has `change` lay flags over what a configuration says of elections.
+pub fn elect(
+    election: &mut scheduler::LeaderElectionConfig,
+    change: impl FnOnce(&mut LeaderElection) -> Result<()>,
+) -> Result<()> {
+    let mut found = LeaderElection::new(&election.resource_name, String::new());
+    found.namespace.clone_from(&election.resource_namespace);
+    for (text, field) in [
+        (&election.lease_duration, &mut found.lease_duration),
+        (&election.renew_deadline, &mut found.renew_deadline),
+        (&election.retry_period, &mut found.retry_period),
+    ] {
+        *field = super::security_flags::duration(text).unwrap_or(*field);
+    }
+    change(&mut found)?;
+    let text = |duration: std::time::Duration| format!("{}ms", duration.as_millis());
+    election.lease_duration = text(found.lease_duration);
+    election.renew_deadline = text(found.renew_deadline);
+    election.retry_period = text(found.retry_period);
+    (election.resource_name, election.resource_namespace) = (found.name, found.namespace);
+    Ok(())
 }
 
 /// From a KubeSchedulerConfiguration file or an older Policy file, if there is one.

@@ -17,7 +17,7 @@ use clap::{Args, builder::BoolishValueParser};
 use env::Env;
 use store::{EtcdStore, EtcdTls, KeySpace, Store};
 
-use crate::cluster::{file_modes, instance::Instance};
+use crate::cluster::{file_modes, instance::Instance, members::etcd};
 
 /// What the API server's own keys begin with: upstream's default.
 const USUAL_PREFIX: &str = "/registry";
@@ -63,9 +63,44 @@ enum Place {
 }
 
 impl StoreFlags {
+    /// As if they were typed.
+    pub fn of_etcd(access: &etcd::Access) -> Self {
+        Self {
+            store: "embedded".into(),
+            etcd_servers: access.urls.clone(),
+            etcd_cafile: Some(access.ca.clone()),
+            etcd_certfile: Some(access.certificate.clone()),
+            etcd_keyfile: Some(access.key.clone()),
+            etcd_prefix: USUAL_PREFIX.into(),
+            storage_media_type: None,
+            encryption_provider_config: None,
+            encryption_provider_config_automatic_reload: false,
+        }
+    }
+
     /// Whether other servers may use the same store.
     pub fn is_shared(&self) -> bool {
         self.store != "embedded" || !self.etcd_servers.is_empty()
+    }
+
+    /// Servers in network namespaces of their own have a loopback of their own.
+    pub fn check_reachable_from_elsewhere(&self) -> Result<()> {
+        let Place::Etcd { servers, .. } = self.place()? else { return Ok(()) };
+        let host = |url: &str| {
+            let authority = url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/').to_string();
+            let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host).to_string();
+            host.trim_matches(['[', ']']).to_string()
+        };
+        let is_loopback = |host: &str| {
+            host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        };
+        match servers.iter().find(|url| is_loopback(&host(url))) {
+            Some(url) => bail!(
+                "{url} is another machine's own for servers elsewhere, or in network namespaces: have etcd listen on an \
+                 address that they reach, and name that with --etcd-servers"
+            ),
+            None => Ok(()),
+        }
     }
 
     /// Tells an API server how to encrypt what it stores.

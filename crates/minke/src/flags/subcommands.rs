@@ -1,4 +1,4 @@
-//! Commands under `minke node`, `minke image` and `minke store`, and `minke console`.
+//! Commands under `minke node`, `server`, `etcd`, `image` and `store`, and `minke console`.
 //! Parsed by `main` with the other flags, and carried out in `commands`.
 //! Starts nothing; only reads what was typed.
 
@@ -6,35 +6,91 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{DataDirectory, store_flags::StoreFlags};
+use super::{DataDirectory, Join, Server, component_flags::LeaderElectionTimes, store_flags::StoreFlags};
 
 #[derive(Debug, Clone, Args)]
-pub struct NamedNode {
+pub struct NamedMember {
     #[command(flatten)]
     pub data: DataDirectory,
     pub name: String,
 }
 
+/// Of nodes, servers and etcd servers on one machine.
 #[derive(Debug, Clone, Subcommand)]
-pub enum NodeCommand {
-    /// List the cluster's nodes on this machine
+pub enum MemberCommand {
+    /// List those of this machine, and how each is
     Ls {
         #[command(flatten)]
         data: DataDirectory,
     },
-    /// End a node with all its containers, as if its machine lost power
-    Stop(NamedNode),
-    /// Start a stopped node
-    Start(NamedNode),
-    /// Pull a node's network cable
-    Cut(NamedNode),
+    /// End one with all that it runs, as if its machine lost power
+    Stop(NamedMember),
+    /// Start one that was stopped
+    Start(NamedMember),
+    /// Pull the network cable of one
+    Cut(NamedMember),
     /// Plug it in again
-    Heal(NamedNode),
+    Heal(NamedMember),
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum NodeCommand {
+    #[command(flatten)]
+    Member(MemberCommand),
     /// Print the command that joins another machine to this cluster
     JoinCommand {
         #[command(flatten)]
         data: DataDirectory,
     },
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum ServerSubcommand {
+    #[command(flatten)]
+    Member(MemberCommand),
+    /// Print the command that makes another machine a further server of this cluster, on the same etcd
+    JoinCommand {
+        #[command(flatten)]
+        data: DataDirectory,
+    },
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum EtcdCommand {
+    #[command(flatten)]
+    Member(MemberCommand),
+    /// Become one of them
+    #[command(hide = true)]
+    Run {
+        #[command(flatten)]
+        data: DataDirectory,
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+}
+
+// No doc comment: clap would show it as --help.
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct ServerCommand {
+    #[command(subcommand)]
+    pub command: Option<ServerSubcommand>,
+    #[command(flatten)]
+    pub server: Server,
+    /// API server of a cluster to become a further server of, as https://HOST:PORT (`minke server join-command` on it
+    /// prints the whole command); flags of the cluster's servers come from there
+    #[arg(long = "join", value_name = "URL")]
+    pub join_server: Option<String>,
+    #[command(flatten)]
+    pub join: Join,
+    #[command(flatten)]
+    pub election: LeaderElectionTimes,
+    /// Network namespace to run in
+    #[arg(long, value_name = "PATH", hide = true, requires = "host_name")]
+    pub netns: Option<PathBuf>,
+    /// Host name there
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub host_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -99,16 +155,25 @@ pub enum Image {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Store {
-    /// Write a consistent snapshot of a cluster's store to a file, also while the cluster runs, and verify it
+    /// Write a consistent snapshot of a cluster's objects to a file, also while the cluster runs, and verify it; of the
+    /// embedded store, or of an etcd that is given or that `up --servers` made
     Backup {
         #[command(flatten)]
         data: DataDirectory,
+        #[command(flatten)]
+        store: Box<StoreFlags>,
         file: PathBuf,
     },
-    /// Fill an empty store from a snapshot. Its revision rises far above the old one's, so that watches start again
+    /// Fill an empty store from a snapshot, whichever kind of store that was of. The revision rises above the old one's, so
+    /// that watches start again
     Restore {
         #[command(flatten)]
         data: DataDirectory,
+        #[command(flatten)]
+        store: Box<StoreFlags>,
+        /// Remove what the etcd holds of the cluster first; no API server may run on it
+        #[arg(long)]
+        replace: bool,
         file: PathBuf,
     },
     /// Read everything and verify every checksum

@@ -130,8 +130,12 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let shutdown = CancellationToken::new();
-                let switch =
-                    crate::cluster::nodes::Switch::new("mk-nodes", "mkbr", "198.18.7.0/24".parse().unwrap(), &[]);
+                let switch = crate::cluster::members::switch::Switch::new(
+                    "mk-nodes",
+                    "mkbr",
+                    "198.18.7.0/24".parse().unwrap(),
+                    &[],
+                );
                 let kept = env::spawn(switch.keep_rules(&Env::real(), &shutdown));
                 repaired_after("list ruleset").await;
                 for flush in ["flush ruleset", "flush table ip mk-nodes"] {

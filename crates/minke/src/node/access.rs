@@ -2,7 +2,7 @@
 //! Opened by `commands` for `agent`; joining itself is in `join`.
 //! One identity for everything that the node does.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use client::{Client, HttpsConfig, HttpsTransport, Identity};
@@ -15,6 +15,7 @@ use crate::{
     certificates::{
         ca_pin,
         kubeconfigs::{self, Source},
+        kubelet_serving_ca,
         pki::{Current, Leaf, Pki},
     },
     cluster::instance::Instance,
@@ -24,6 +25,9 @@ use crate::{
         join::{self, Member, Serving},
     },
 };
+
+/// For a server that does not answer now: the node starts without it.
+const KUBELET_CA_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Access {
     pub client: Client,
@@ -46,9 +50,9 @@ impl Access {
         let name = node_name(&flags.node)?;
         if flags.kubeconfig.is_some() || flags.as_pod {
             let source = Source { kubeconfig: flags.kubeconfig.clone(), master: flags.master.clone() };
-            let connection = source.read("minke-agent")?;
+            let connection = source.read("kubelet")?;
             kubeconfigs::follow(&source, &connection.identity, env, shutdown);
-            return Self::from_connection(connection, flags, instance, &name, env);
+            return Self::from_connection(connection, flags, instance, &name, env).await;
         }
         let member = join::join(flags, instance, &name, env).await?;
         let serving = Arc::new(Serving::default());
@@ -62,9 +66,10 @@ impl Access {
         })
     }
 
-    /// The certificate to show is not the one of the kubeconfig, which proves to others that one is a client: it is
-    /// signed by the cluster if the configuration says so, else by an authority of the node's own, as upstream's.
-    fn from_connection(
+    /// The certificate to show is not the one of the kubeconfig, which proves to others that one is a client. It is signed
+    /// by the cluster if the configuration says so; where it says nothing, also if that is a control plane of ours, which
+    /// believes no other and approves what a node asks for itself. Else it is by an authority of the node's own, as upstream's.
+    async fn from_connection(
         connection: HttpsConfig,
         flags: &flags::Agent,
         instance: &Instance,
@@ -81,16 +86,34 @@ impl Access {
         if wants("rotateCertificates") {
             member()?.rotate_client_certificate();
         }
-        if wants("serverTLSBootstrap") {
+        let published = env.timeout(KUBELET_CA_TIMEOUT, kubelet_serving_ca::fetch(&client)).await;
+        let published = published.and_then(|fetched| {
+            fetched
+                .inspect_err(|error| {
+                    tracing::warn!(error = format!("{error:#}"), "failed to learn who signs for kubelets")
+                })
+                .ok()?
+        });
+        let is_free = ["serverTLSBootstrap", "tlsCertFile"].iter().all(|field| configuration.get(field).is_none());
+        if wants("serverTLSBootstrap") || (is_free && published.is_some() && is_of_node(&identity, name)) {
             let member = member()?;
             let serving = Arc::new(Serving::default());
             let (kubelet_ca, joined) = (member.kubelet_ca.clone(), Some((member, serving.clone())));
             return Ok(Self { client, client_ca, kubelet_ca, serving: Some(serving), joined, identity });
         }
-        let kubelet_ca = Arc::new(RwLock::new(client_ca.clone()));
+        let kubelet_ca = Arc::new(RwLock::new(published.unwrap_or_else(|| client_ca.clone())));
         let serving = Arc::new(self_signed(flags, instance, name, env)?);
         Ok(Self { client, client_ca, kubelet_ca, serving: Some(serving), joined: None, identity })
     }
+}
+
+/// Whether the client certificate names this node.
+fn is_of_node(identity: &Identity, name: &str) -> bool {
+    let Some(current) = identity.certificate.as_ref().map(|current| current.read().clone()) else { return false };
+    let parsed = current.cert.first().and_then(|der| x509_parser::parse_x509_certificate(der).ok());
+    let Some((_, certificate)) = parsed else { return false };
+    let user = certificate.subject().iter_common_name().last().and_then(|user| user.as_str().ok());
+    user.is_some_and(|user| user.strip_prefix("system:node:") == Some(name))
 }
 
 /// By an authority that only this node has, so that whoever wants to can believe it (`pki/kubelet/ca.crt`).
@@ -122,7 +145,8 @@ mod tests {
         let (env, shutdown) = (Env::real(), CancellationToken::new());
         let cluster = Pki::open(&directory.path().join("cluster"), env.clone()).unwrap();
         let pem = cluster.leaf(&Leaf::client("n", "system:node:n", Some("system:nodes"))).unwrap();
-        let text = client::kubeconfig_yaml("https://a:6443", cluster.ca_pem(), "u", &pem.certificate, &pem.key);
+        // Nobody answers there.
+        let text = client::kubeconfig_yaml("https://127.0.0.1:1", cluster.ca_pem(), "u", &pem.certificate, &pem.key);
         let kubeconfig = directory.path().join("kubelet.kubeconfig");
         write_private(&kubeconfig, &text).unwrap();
         let open = async |data: &str, more: &[&str]| {

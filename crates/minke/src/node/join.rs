@@ -95,7 +95,7 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
             server: server.clone(),
             ca,
             identity,
-            user_agent: "minke-agent".into(),
+            user_agent: "kubelet".into(),
             ..HttpsConfig::default()
         };
         let transport = HttpsTransport::new(config)?;
@@ -109,7 +109,7 @@ pub async fn join(flags: &flags::Agent, instance: &Instance, name: &str, env: &E
         Some(kept) => kept,
         None => {
             let flags = flags.clone();
-            let token = env::spawn_blocking(move || token(&flags)).await??;
+            let token = env::spawn_blocking(move || token(&flags.join, "node")).await??;
             let token = Some(Arc::new(RwLock::new(token)));
             let (bootstrap, _) = connect(Identity { bearer_token: token, ..Identity::default() })?;
             let asked = Asked { client: &bootstrap, server: &server, ca_pem: &ca_pem };
@@ -261,9 +261,9 @@ fn client_certificate(user: String) -> Wanted {
 }
 
 /// From a kubeconfig, a file, standard input or the environment; never from the command line, which everybody can see.
-fn token(flags: &flags::Agent) -> Result<String> {
+pub fn token(flags: &flags::Join, role: &str) -> Result<String> {
     let from_environment = std::env::var(TOKEN_VARIABLE).ok();
-    let token = match (&flags.join.token_of_kubeconfig, &flags.join.token_file, from_environment) {
+    let token = match (&flags.token_of_kubeconfig, &flags.token_file, from_environment) {
         (Some(token), ..) => token.clone(),
         (None, Some(file), _) if file.as_os_str() == "-" => {
             let mut line = String::new();
@@ -275,11 +275,13 @@ fn token(flags: &flags::Agent) -> Result<String> {
         }
         (None, None, Some(token)) => token,
         _ => {
-            bail!("this node has not joined yet: give --token-file (`minke node join-command` on the server shows how)")
+            bail!(
+                "this {role} has not joined yet: give --token-file (`minke {role} join-command` on a server shows how)"
+            )
         }
     };
     match token.trim() {
-        "" => bail!("the token to join with is empty: `minke node join-command` on the server shows how to give it"),
+        "" => bail!("the token to join with is empty: `minke {role} join-command` on a server shows how to give it"),
         token => Ok(token.to_string()),
     }
 }
@@ -299,7 +301,7 @@ fn authority(flags: &flags::Agent, servers: &[String], kept: &Path) -> Result<St
 }
 
 /// The first server that answers with it; else what was wrong with the last.
-fn fetch_from_any(servers: &[String], hash: &str) -> Result<String> {
+pub fn fetch_from_any(servers: &[String], hash: &str) -> Result<String> {
     let mut failed = None;
     for server in servers {
         match ca_pin::fetch(server, hash) {

@@ -31,6 +31,7 @@ pub fn start(
         node_name: node_name.to_owned(),
         table: instance.policy_table(),
         claims,
+        claims_directory: instance.policy_claims(),
         metrics: metrics.clone(),
     };
     let running = network_policy::run(config, informers.clone(), env.clone(), shutdown.clone());

@@ -98,6 +98,54 @@ async fn to_etcd(source: &dyn Store, name: &str, target: &dyn Store, env: &Env) 
     Ok(wanted)
 }
 
+/// Copies a store's objects into an etcd that has none. Returns how many keys.
+pub async fn fill(source: &dyn Store, name: &str, target: &dyn Store, env: &Env) -> Result<u64> {
+    let done = to_etcd(source, name, target, env).await?;
+    Ok(done.keys + done.expiring)
+}
+
+/// Removes the cluster's objects, as changes that whoever watches hears of.
+pub async fn clear(etcd: &dyn Store) -> Result<()> {
+    if etcd.count(LEASES, &prefix_end(LEASES)).await? > 0 {
+        bail!(
+            "API servers run on this etcd: stop them first (`minke server stop`), and give it the 15 seconds after which they \
+             are taken for gone"
+        );
+    }
+    let mut pages = Pages::new(etcd, None);
+    while let Some(page) = pages.next().await? {
+        for batch in page.chunks(BATCH_KEYS) {
+            let delete = |record: &Record| Operation::Delete { key: record.key.clone() };
+            let operations = batch.iter().map(delete).collect();
+            etcd.transact(Transaction { compare: Vec::new(), operations }).await?;
+        }
+    }
+    let unmark = Operation::Delete { key: UNFINISHED_MIGRATION.into() };
+    etcd.transact(Transaction { compare: Vec::new(), operations: vec![unmark] }).await?;
+    Ok(())
+}
+
+/// Writes an etcd's objects, as they are at one revision, to `file`, fills an empty store in `directory` from that, and
+/// compares both by hash. Returns how many keys.
+pub async fn back_up(etcd: Arc<dyn Store>, file: &Path, out: fs::File, directory: &Path, env: &Env) -> Result<u64> {
+    if etcd.get(UNFINISHED_MIGRATION).await?.is_some() {
+        bail!("etcd holds a half-done migration: finish it first");
+    }
+    let deadlines = deadlines(&*etcd).await?;
+    let view = OwnForm { inner: etcd.clone(), revision: Mutex::new(None) };
+    let mut out = std::io::BufWriter::new(out);
+    store::backup(&view, &mut out).await?;
+    out.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+    store::restore(directory, &mut fs::File::open(file)?, now_ms(env)?)?;
+    let found = summary(&EmbeddedStore::open(directory, env.clone())?, None, &deadlines).await?;
+    let at = *view.revision.lock();
+    let wanted = summary(&*etcd, at, &deadlines).await?;
+    if (wanted.keys, &wanted.hash) != (found.keys, &found.hash) {
+        bail!("what was written is not what etcd holds: {found:?}, not {wanted:?}; try again");
+    }
+    Ok(found.keys + found.expiring)
+}
+
 /// How far a copy has come, as it is written down in the target until it is whole.
 struct MigrationState {
     source: String,
