@@ -4,6 +4,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
+    time::Duration,
 };
 
 use e2e::{Kubectl, minke};
@@ -443,6 +444,38 @@ const LINES: &[&str] = &[
     "apply -f FILE --subresource=status",
     "apply -f FILE extra",
     "plugin nope",
+    "rollout history deploy/web",
+    "rollout history deploy/web --revision=9",
+    "rollout history deploy/web --template={{.metadata.name}}",
+    "rollout undo deploy/web --to-revision=9",
+    "wait cm/conf --for=created",
+    "wait cm/conf --for=create",
+    "wait cm --for=create -l team=blue",
+    "wait cm --for=create -l team=nobody --timeout=1s",
+    "wait cm/nope --for=create --timeout=1s",
+    "wait cm/conf --for=jsonpath={.data.a}=b=c",
+    "wait cm/conf --for=jsonpath={.data.a}=",
+    "debug web --image=i --profile=nope",
+    "debug web --image=i --image-pull-policy=nope",
+    "debug web --image=UPPER",
+    "debug web --copy-to=x -- ls",
+    "debug web --copy-to=x --set-image=*=UPPER",
+    "debug web --image=i --attach=true --copy-to=x --replace --target=y",
+    "debug deploy/web --image=i --profile=general",
+    "config view --minify --context=nope",
+    "config set nope.x y",
+    "label cm conf =x",
+    "annotate cm conf =x",
+    "auth can-i nope pods",
+    "set selector svc front app=web --resource-version=1",
+    "set env -f - -",
+    "port-forward nope 17001:80",
+    "get pods.nope",
+    "get cm -s https://127.0.0.1:99999",
+    "get cm -s https://127.0.0.1:1",
+    "alpha kuberc view --kuberc=/nothere",
+    "get cm --kuberc=/nothere",
+    "get cm --kuberc=",
 ];
 
 const MANIFEST: &str = "apiVersion: v1
@@ -517,6 +550,11 @@ fn command_lines_end_as_with_stock_kubectl() {
     std::fs::write(&file, MANIFEST).expect("a file");
     let file = file.display().to_string();
     let (ours, stocks) = (kubectl().namespace("ours"), kubectl().namespace("stock"));
+    for ns in [&ours, &stocks] {
+        ns.run(&["wait", "--for=create", "configmap/kube-root-ca.crt"]);
+    }
+    // Times of creation have seconds: what the namespaces came with is older than what follows, in both.
+    std::thread::sleep(Duration::from_millis(1100));
     for ns in [&ours, &stocks] {
         ns.run(&["apply", "-f", &file]);
         ns.run(&["rollout", "status", "deploy/web"]);

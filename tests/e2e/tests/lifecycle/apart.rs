@@ -4,12 +4,14 @@
 use std::{
     collections::BTreeSet,
     io::Write,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use e2e::{
     BUSYBOX, Cluster, JoinCommand, KEEP, Kubectl, Options, Process, eventually, free_port, minke, update_under_load,
 };
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 
 use crate::foreign::Bridge;
 
@@ -109,6 +111,25 @@ fn strangers_stay_out(kubectl: &Kubectl, joining: &JoinCommand) {
     assert_eq!(run_directories(), before, "who is not let in leaves nothing");
 }
 
+/// A node's own credentials, as whoever sets up kubelets by hand makes them.
+fn node_kubeconfig(server: &Path, admin: &Path, name: &str) -> PathBuf {
+    let read = |file: &str| std::fs::read_to_string(server.join("pki").join(file)).expect("a file of the server's");
+    let (authority, key) = (read("ca.crt"), KeyPair::from_pem(&read("ca.key")).expect("a key"));
+    let issuer = Issuer::from_ca_cert_pem(&authority, key).expect("an authority");
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, format!("system:node:{name}"));
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.signed_by(&key, &issuer).expect("a certificate").pem();
+    let address = client::from_kubeconfig(admin, "e2e").expect("the admin's kubeconfig").server;
+    let text = client::kubeconfig_yaml(&address, &authority, name, &certificate, &key.serialize_pem());
+    let path = server.join(format!("{name}.kubeconfig"));
+    std::fs::write(&path, text).expect("a file");
+    path
+}
+
 /// The proxy tells the kubelet at a socket when an endpoint has left the rules, so a server that ends at once on its
 /// stop signal still answers every request.
 #[test]
@@ -131,6 +152,7 @@ fn a_kubelet_and_a_proxy_as_two_processes_drop_nothing() {
     // A kubelet alone leaves pod networks to others.
     let bridge = Bridge::new("mka");
     bridge.configure(&node.data, "10.125.0.0/24");
+    let node_kubeconfig = node_kubeconfig(&server.data, &kubeconfig, "apart");
     let _kubelet = Process::spawn(
         Command::new(minke())
             .args(["kubelet", "--hostname-override", "apart", "--healthz-port=0", "--port", &free_port().to_string()])
@@ -138,7 +160,7 @@ fn a_kubelet_and_a_proxy_as_two_processes_drop_nothing() {
             .arg("--data-dir")
             .arg(&node.data)
             .arg("--kubeconfig")
-            .arg(&kubeconfig),
+            .arg(&node_kubeconfig),
     );
     let _proxy = Process::spawn(
         Command::new(minke())
@@ -172,6 +194,12 @@ spec:
 "#
     ));
     kubectl.run(&["rollout", "status", "deployment/web", "--timeout=180s"]);
+    // Over a connection to the kubelet, whose certificate the server verifies.
+    let pod = kubectl.run(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[0].metadata.name}"]);
+    eventually("the kubelet shows a certificate that the server believes", || {
+        let said = kubectl.try_run(&["exec", &pod, "--", "hostname"], "");
+        if said.stdout.trim() == pod { Ok(()) } else { Err(said) }
+    });
     kubectl.run(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
     update_under_load(&kubectl, 4);
     kubectl.run(&["delete", "deployment", "web", "--timeout=180s"]);

@@ -9,4 +9,5 @@ mod foreign;
 mod leftovers;
 mod pushed_images;
 mod several_nodes;
+mod several_servers;
 mod survival;
