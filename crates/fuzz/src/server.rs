@@ -1,6 +1,9 @@
 //! Targets that go through the whole pipeline of a server: never an internal error, never half a write.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
 
 use apiserver::{ApiServer, Config, authn::User, body};
 use env::Env;
@@ -128,10 +131,50 @@ fn escaped(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("%{b:02x}")).collect()
 }
 
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A revision that is not the newest, so that lists of then are read from the store, where another namespace's objects lie
+/// before the own ones.
+fn former_revision() -> i64 {
+    static MADE: OnceLock<()> = OnceLock::new();
+    static CHANGES: AtomicU64 = AtomicU64::new(0);
+    MADE.get_or_init(|| {
+        for namespace in ["aaa", "default", "zzz"] {
+            send(
+                "POST",
+                "/api/v1/namespaces",
+                FORMS[0],
+                json!({ "metadata": { "name": namespace } }).to_string().as_bytes(),
+            );
+            let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+            let (code, made) =
+                send("POST", &path, FORMS[0], json!({ "metadata": { "name": "kept" } }).to_string().as_bytes());
+            assert_eq!(code, 201, "{made}");
+        }
+    });
+    let (_, listed) = send("GET", MAPS, FORMS[0], b"");
+    let revision = listed["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap();
+    let change = json!({ "data": { "n": CHANGES.fetch_add(1, Ordering::Relaxed).to_string() } });
+    send("PATCH", &format!("{MAPS}/kept"), "application/merge-patch+json", change.to_string().as_bytes());
+    revision
+}
+
+/// Whatever a token says, a list of one namespace has nothing of another.
 pub fn continue_token(bytes: &[u8]) {
     use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-    for token in [escaped(bytes), BASE64_URL_SAFE_NO_PAD.encode(bytes)] {
-        send("GET", &format!("/api/v1/namespaces/default/configmaps?limit=1&continue={token}"), FORMS[0], b"");
+    let encode = |token: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(token);
+    let revision = former_revision();
+    let begun = json!({ "v": "meta.k8s.io/v1", "rv": revision, "start": String::from_utf8_lossy(bytes) });
+    let mut tokens = vec![escaped(bytes), encode(bytes), encode(begun.to_string().as_bytes())];
+    if let Ok(Value::Object(mut token)) = serde_json::from_slice(bytes) {
+        token.insert("rv".into(), revision.into());
+        tokens.push(encode(Value::Object(token).to_string().as_bytes()));
+    }
+    for token in tokens {
+        let (_, found) = send("GET", &format!("{MAPS}?limit=9&continue={token}"), FORMS[0], b"");
+        let strangers = found["items"].as_array().into_iter().flatten();
+        let strangers: Vec<_> = strangers.filter(|item| item["metadata"]["namespace"] != "default").collect();
+        assert!(strangers.is_empty(), "{token}: {strangers:?}");
     }
 }
 
