@@ -175,7 +175,7 @@ async fn servers_that_start_together_agree_on_the_kubernetes_service() {
         let store = Arc::new(MemoryStore::new(env.clone()));
         let start = |number: u8| {
             let (store, env) = (store.clone(), env.clone());
-            tokio::spawn(async move {
+            env::spawn(async move {
                 server_on(store, env, |config| config.advertise_address = [192, 0, 2, number].into()).await
             })
         };
