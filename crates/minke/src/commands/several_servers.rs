@@ -19,11 +19,11 @@ use crate::{
     },
     cluster::{
         instance::Instance,
-        members::{self, Kind, Member, etcd, nodes, servers, switch::Switch},
+        members::{self, Kind, Member, etcd, servers, switch::Switch},
         ports::{self, IngressListeners},
-        preflight, process,
+        preflight,
     },
-    commands::{demo, images, report::Reporter},
+    commands::{report::Reporter, up},
     components::Components,
     control_plane::{join_token, server, server_balancer},
     flags,
@@ -91,7 +91,7 @@ pub async fn run(
     let agent = first_node(&flags, instance, &urls);
     let access = Access::open(&agent, instance, env, shutdown).await?;
     let node = agent::Node::remote(&agent, access, runtime, instance)?;
-    let others = start_nodes(&flags, instance, &urls, &switch, report);
+    let others = up::start_nodes(&flags, instance, &urls, Some(&switch), report);
     let client = |kubeconfig: PathBuf, name: &str| -> Result<Client> {
         Ok(Client::new(HttpsTransport::new(from_kubeconfig(&kubeconfig, name)?)?))
     };
@@ -104,19 +104,8 @@ pub async fn run(
     };
     let ((), others, ()) = tokio::try_join!(node.start(env, shutdown, report, components), others, ingress)?;
     endpoints.extend(others);
-    if flags.demo {
-        for endpoint in &endpoints {
-            images::import_own(endpoint, images::DEMO, images::demo_archive()?).await?;
-        }
-        demo::run(&client(instance.admin_kubeconfig(), "minke-demo")?, env, shutdown, report).await?;
-    }
-    let stopping = shutdown.child_token();
-    members::keep_running(instance, env, &stopping);
-    report.ready();
-    process::until_stopped().await?;
-    tracing::info!("stopping; containers go on");
-    stopping.cancel();
-    members::stop_all(instance).await
+    let admin = client(instance.admin_kubeconfig(), "minke-demo")?;
+    up::until_stopped(&flags, instance, &admin, &endpoints, (env, shutdown), report).await
 }
 
 /// None where an etcd is given.
@@ -148,24 +137,6 @@ async fn start_servers(servers: Vec<Member>, report: &Reporter) -> Result<()> {
     let Some((first, others)) = servers.split_first() else { return Ok(()) };
     start(first).await?;
     futures::future::try_join_all(others.iter().map(start)).await.map(drop)
-}
-
-/// The nodes after the first, at once. Returns the sockets of their runtimes.
-async fn start_nodes(
-    flags: &flags::Up,
-    instance: &Instance,
-    urls: &str,
-    switch: &Switch,
-    report: &Reporter,
-) -> Result<Vec<PathBuf>> {
-    let first = agent::node_name(&flags.node)?;
-    let started = nodes::names(&first, flags.nodes).map(async |(n, name)| {
-        let node = nodes::add(switch, instance, urls, flags, (n, &name))?;
-        node.start().await?;
-        report.step(&format!("node {name} ready"));
-        anyhow::Ok(node.instance.containerd_socket())
-    });
-    futures::future::try_join_all(started).await
 }
 
 /// This machine itself: an agent like the others, in this process.

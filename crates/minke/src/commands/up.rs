@@ -11,6 +11,7 @@ use std::{
 
 use ::ingress::IngressConfig;
 use anyhow::{Context, Result, bail};
+use client::Client;
 use env::Env;
 use tokio_util::sync::CancellationToken;
 
@@ -190,7 +191,8 @@ async fn one_server(
     registry::start(&flags.server.registry, &plane, instance, (env, shutdown), report, components).await?;
     let mut endpoints = vec![runtime.endpoint().to_path_buf()];
     let node = agent::Node::local(&flags.node, &flags.server, &plane, runtime, instance)?;
-    let others = start_others(&flags, instance, &plane, switch, report);
+    let url = format!("https://{}", plane.address);
+    let others = start_nodes(&flags, instance, &url, switch.as_ref(), report);
     let ingress = async {
         let Some(taken) = ingress else { return Ok(()) };
         let client = in_process::client(&plane.api, ingress::USER, &[]);
@@ -201,12 +203,24 @@ async fn one_server(
     };
     let ((), others, ()) = tokio::try_join!(node.start(env, shutdown, report, components), others, ingress)?;
     endpoints.extend(others);
+    let admin = in_process::client(&plane.api, "kubernetes-admin", &[server::MASTERS]);
+    until_stopped(&flags, instance, &admin, &endpoints, (env, shutdown), report).await
+}
+
+/// Starts the demo if it is wanted, then keeps the members of the cluster running until this process is told to stop.
+pub(super) async fn until_stopped(
+    flags: &flags::Up,
+    instance: &Instance,
+    admin: &Client,
+    runtimes: &[PathBuf],
+    (env, shutdown): (&Env, &CancellationToken),
+    report: &Reporter,
+) -> Result<()> {
     if flags.demo {
-        for endpoint in &endpoints {
+        for endpoint in runtimes {
             images::import_own(endpoint, images::DEMO, images::demo_archive()?).await?;
         }
-        let admin = in_process::client(&plane.api, "kubernetes-admin", &[server::MASTERS]);
-        demo::run(&admin, env, shutdown, report).await?;
+        demo::run(admin, env, shutdown, report).await?;
     }
     let stopping = shutdown.child_token();
     members::keep_running(instance, env, &stopping);
@@ -218,17 +232,17 @@ async fn one_server(
 }
 
 /// The nodes after the first, at once. Returns the sockets of their runtimes.
-async fn start_others(
+pub(super) async fn start_nodes(
     flags: &flags::Up,
     instance: &Instance,
-    plane: &server::ControlPlane,
-    switch: Option<Switch>,
+    urls: &str,
+    switch: Option<&Switch>,
     report: &Reporter,
 ) -> Result<Vec<PathBuf>> {
     let Some(switch) = switch else { return Ok(Vec::new()) };
     let first = agent::node_name(&flags.node)?;
     let started = nodes::names(&first, flags.nodes).map(async |(n, name)| {
-        let node = nodes::add(&switch, instance, &format!("https://{}", plane.address), flags, (n, &name))?;
+        let node = nodes::add(switch, instance, urls, flags, (n, &name))?;
         node.start().await?;
         report.step(&format!("node {name} ready"));
         anyhow::Ok(node.instance.containerd_socket())
