@@ -2,23 +2,24 @@
 //! Reads the file that `up` writes, or asks systemd's journal where minke is a service.
 //! Shows lines as they are, and changes nothing.
 
+mod follower;
+
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 
+use self::follower::Follower;
 use crate::{
     cluster::{instance::Instance, preflight},
     flags::{self, config_file::nearest},
 };
 
 const UNIT: &str = "minke.service";
-const FOLLOW_INTERVAL: Duration = Duration::from_millis(250);
 /// What is read of a file at once, from its end.
 const CHUNK_BYTES: u64 = 64 << 10;
 
@@ -144,8 +145,9 @@ fn without_colour(word: &str) -> &str {
 
 fn show_file(path: &Path, filter: &Filter, tail: usize, follow: bool) -> Result<()> {
     let failed = || format!("can't read {}", path.display());
-    let mut file = File::open(path).with_context(failed)?;
-    let (lines, mut offset) = last_lines(&mut file, filter, tail).with_context(failed)?;
+    let mut follower = Follower::open(path).with_context(failed)?;
+    let (lines, end) = last_lines(follower.file(), filter, tail).with_context(failed)?;
+    follower.skip_to(end);
     let mut out = std::io::stdout().lock();
     for line in lines {
         writeln!(out, "{line}")?;
@@ -154,23 +156,9 @@ fn show_file(path: &Path, filter: &Filter, tail: usize, follow: bool) -> Result<
         return Ok(());
     }
     loop {
+        follower.read(|line| if filter.shows(line) { writeln!(out, "{line}") } else { Ok(()) }).with_context(failed)?;
         out.flush()?;
-        std::thread::sleep(FOLLOW_INTERVAL);
-        let length = std::fs::metadata(path).with_context(failed)?.len();
-        if length < offset {
-            // It began anew.
-            (file, offset) = (File::open(path).with_context(failed)?, 0);
-        }
-        file.seek(SeekFrom::Start(offset))?;
-        let mut reader = BufReader::new(&file);
-        let mut line = String::new();
-        while reader.read_line(&mut line).with_context(failed)? > 0 && line.ends_with('\n') {
-            offset += line.len() as u64;
-            if filter.shows(line.trim_end()) {
-                write!(out, "{line}")?;
-            }
-            line.clear();
-        }
+        follower.wait().with_context(failed)?;
     }
 }
 
