@@ -48,8 +48,16 @@ impl ClaimFiles {
     }
 
     pub fn forget(&self, key: &str) -> io::Result<()> {
-        match self.place(key).map(fs::remove_file) {
-            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        let Some(place) = self.place(key) else { return Ok(()) };
+        match fs::remove_file(&place) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // With the last pod of a namespace its directory goes.
+        match place.parent().map(fs::remove_dir) {
+            Some(Err(error)) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+                Err(error)
+            }
             _ => Ok(()),
         }
     }
@@ -91,6 +99,11 @@ mod tests {
         files.forget("d/b").unwrap();
         files.forget("d/b").unwrap();
         assert_eq!(keys(&ClaimFiles::open(&root).unwrap()), ["d/c", "d/a"]);
+        let other = Claim { namespace: "e".into(), ..claim("a", "10.0.0.2") };
+        files.keep(&other).unwrap();
+        files.forget("e/a").unwrap();
+        files.forget("e/a").unwrap();
+        assert!(!root.join("e").exists() && root.join("d").exists());
         for name in ["../x", "a/../../x", "", ".", "a/b"] {
             assert!(files.keep(&claim(name, "10.0.0.1")).is_err(), "{name}");
         }

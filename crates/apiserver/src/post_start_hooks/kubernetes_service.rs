@@ -258,4 +258,29 @@ mod tests {
         check(&["127.0.0.1:6443"], 0, &[]);
         check(&["192.0.2.1:6443", "192.0.2.1:7443", "[2001:db8::1]:6443"], 6443, &["192.0.2.1"]);
     }
+
+    /// As a server sees it that is slower than another: it knows of the address, and not yet of the Service.
+    #[tokio::test]
+    async fn what_another_server_made_is_taken_and_another_service_at_its_address_is_told() {
+        let env = env::Env::real();
+        let config = || Config::in_process(rcgen::KeyPair::generate().unwrap().serialize_pem());
+        let store = || Arc::new(store::MemoryStore::new(env.clone()));
+        let server = ApiServer::new(config(), store(), env.clone()).await.unwrap();
+        let (_, path) = PARTS[0];
+        let made = loopback::send(&server, Method::GET, &format!("{path}/kubernetes"), &Value::Null).await.unwrap();
+        let wanted = wanted("services", &server.config, &[]).unwrap();
+        let refused = loopback::send(&server, Method::POST, path, &wanted).await.unwrap_err();
+        assert!(refused.message.contains("provided IP is already allocated"), "{}", refused.message);
+        let taken = put_right(&server, path, None, wanted.clone()).await.unwrap();
+        assert_eq!(taken["metadata"]["uid"], made["metadata"]["uid"]);
+
+        let mut other = made;
+        other["metadata"] = json!({ "name": "other", "namespace": "default", "uid": "u" });
+        let (key, value) = (storage::builtin_key("services", "default/other"), storage::encode(&other));
+        let operations = vec![Operation::Put { key, value, ttl_seconds: None }];
+        let held = store();
+        store::Store::transact(&*held, Transaction { compare: Vec::new(), operations }).await.unwrap();
+        let refused = ApiServer::new(config(), held, env.clone()).await.err().unwrap();
+        assert!(refused.message.contains("provided IP is already allocated"), "{}", refused.message);
+    }
 }

@@ -42,7 +42,7 @@ async fn webhook(path: &std::path::Path) -> Arc<Mutex<Vec<Value>>> {
 fn link(name: &str, kubeconfig: &std::path::Path, policy: &str, conditions: &[&str]) -> Value {
     let conditions: Vec<Value> = conditions.iter().map(|c| json!({ "expression": c })).collect();
     json!({ "type": "Webhook", "name": name, "webhook": {
-        "timeout": "3s", "subjectAccessReviewVersion": "v1", "matchConditionSubjectAccessReviewVersion": "v1",
+        "timeout": "30s", "subjectAccessReviewVersion": "v1", "matchConditionSubjectAccessReviewVersion": "v1",
         "failurePolicy": policy, "connectionInfo": { "type": "KubeConfigFile", "kubeConfigFile": kubeconfig },
         "matchConditions": conditions, "cacheAuthorizedRequests": false, "cacheUnauthorizedRequests": false,
     } })

@@ -59,8 +59,8 @@ fn deletion(meta: &Value) -> Option<Station> {
 }
 
 fn managed_fields(entry: &Value, created: &Value) -> Option<Station> {
-    // The first write is the creation itself.
-    if entry["time"] == *created && string(&entry["subresource"]).is_empty() {
+    // The first write is the creation itself; a slow server notes it a second before it dates the object.
+    if timestamp(&entry["time"]) <= timestamp(created) && string(&entry["subresource"]).is_empty() {
         return None;
     }
     let what = match (string(&entry["operation"]), string(&entry["subresource"])) {

@@ -57,3 +57,16 @@ fn deletion_is_dated_from_when_it_was_asked_for() {
     assert_eq!((last.what.as_str(), last.detail.as_str()), ("deletion asked for", "grace period of 30s"));
     assert_eq!(last.time.to_string(), "2026-01-01T00:00:30Z");
 }
+
+#[test]
+fn the_first_write_is_the_creation_on_a_slow_server_too() {
+    let check = |written: &str, expected: &[&str]| {
+        let pod = json!({ "kind": "Pod", "metadata": { "name": "web", "creationTimestamp": "2026-01-01T00:00:01Z",
+            "managedFields": [{ "manager": "kubectl-run", "operation": "Update", "time": written }] } });
+        let stations = block_on(timeline(&pod, &MapReader::default()));
+        assert_eq!(stations.iter().map(|station| station.what.as_str()).collect::<Vec<_>>(), expected, "{written}");
+    };
+    check("2026-01-01T00:00:00Z", &["created"]);
+    check("2026-01-01T00:00:01Z", &["created"]);
+    check("2026-01-01T00:00:02Z", &["created", "last changed"]);
+}

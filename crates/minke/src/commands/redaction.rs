@@ -19,8 +19,8 @@ static PATTERNS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)", REDACTED),
         // JSON web tokens.
         (r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*", REDACTED),
-        // Bootstrap tokens.
-        (r"\b[a-z0-9]{6}\.[a-z0-9]{16}\b", REDACTED),
+        // Bootstrap tokens, and those with which servers join.
+        (r"\b[a-z0-9]{6}\.[a-z0-9]{16}(\.[a-z0-9]+)?\b", REDACTED),
         (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/_.=~-]{6,}", "$1 [redacted]"),
         // Credentials in an address.
         (r"(?i)\b([a-z][a-z0-9+.-]*://[^/\s:@]*):[^/\s@]+@", "$1:[redacted]@"),

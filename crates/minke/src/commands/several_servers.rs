@@ -120,7 +120,7 @@ async fn start_etcd(
         return Ok(None);
     }
     let range = flags.server.service_cidr.first();
-    let (members, access) = etcd::add(switch, instance, pki, range, etcd::count(flags.servers))?;
+    let (members, access) = etcd::add(switch, instance, pki, range, etcd::count(instance, flags.servers))?;
     // None is ready before a majority is.
     futures::future::try_join_all(members.iter().map(Member::start)).await?;
     report.step(&format!("{} etcd servers ready", members.len()));

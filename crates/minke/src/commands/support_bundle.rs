@@ -18,7 +18,7 @@ use flate2::{Compression, write::GzEncoder};
 use serde_json::Value;
 
 use crate::{
-    cluster::{file_modes, instance::Instance, preflight},
+    cluster::{file_modes, instance::Instance, members, preflight},
     commands::{machine_checks, redaction::Redaction, report::Display, status},
     flags,
 };
@@ -178,15 +178,18 @@ async fn get(client: &Client, path: &str, env: &Env) -> Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Those of the cluster and of its further nodes on this machine.
+/// Those of the cluster and of its further members on this machine.
 fn logs(instance: &Instance) -> Vec<(String, PathBuf)> {
     let of = |prefix: &str, instance: &Instance| {
         let containerd = instance.containerd_root().join("containerd.log");
         [(format!("{prefix}minke.log"), instance.log_file()), (format!("{prefix}containerd.log"), containerd)]
     };
     let own = of("", instance).into_iter();
-    let nodes = instance.nodes().into_iter().flat_map(|(name, node)| of(&format!("nodes/{name}/"), &node));
-    own.chain(nodes).filter(|(_, path)| path.exists()).collect()
+    let members = members::all(instance).into_iter().flat_map(|member| {
+        let place = member.instance.data.strip_prefix(&instance.data).unwrap_or(Path::new(&member.name));
+        of(&format!("{}/", place.display()), &member.instance)
+    });
+    own.chain(members).filter(|(_, path)| path.exists()).collect()
 }
 
 fn end_of(path: &Path) -> String {
@@ -261,9 +264,10 @@ mod tests {
             "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJqYW5lIn0.c2lnbmF0dXJl".to_string(),
             "hunter2hunter2".to_string(),
             "c29tZSBiYXNpYyBwYXNzd29yZA==".to_string(),
+            "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrst".to_string(),
         ];
         let mut log = String::from("2026-11-18T13:29:13Z  INFO minke: all is well\n");
-        log += &format!("join with {} or {}\n", planted[0], planted[1]);
+        log += &format!("join with {} or {}, a server with {}.{}\n", planted[0], planted[1], planted[1], planted[8]);
         log += &format!("key\n{}{}", leaf.key, signing);
         log += &format!("one line {}\n", pki.ca_key_pem().replace('\n', "\\n"));
         log += &format!(
@@ -272,10 +276,15 @@ mod tests {
         );
         log += "2026-11-18T13:29:14Z  INFO minke: and goes on\n";
         fs::write(instance.log_file(), &log).unwrap();
+        let server = instance.member("servers", "server-1");
+        file_modes::private_directory(&server.data).unwrap();
+        fs::write(server.log_file(), &log).unwrap();
         let archive = gather(&instance, &env, &Display::new("testing")).await.unwrap();
         let files = unpack(&archive);
-        let kept = &files["minke-support/logs/minke.log"];
-        assert!(kept.contains("all is well") && kept.contains("and goes on"), "{kept}");
+        for log in ["minke.log", "servers/server-1/minke.log"] {
+            let kept = &files[&format!("minke-support/logs/{log}")];
+            assert!(kept.contains("all is well") && kept.contains("and goes on"), "{kept}");
+        }
         assert!(files.contains_key("minke-support/status.json") && files.contains_key("minke-support/doctor.json"));
         for (name, text) in &files {
             for secret in &planted {

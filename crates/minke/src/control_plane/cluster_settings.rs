@@ -13,7 +13,7 @@ use store::{Compare, Operation, Outcome, Store, Transaction, prefix_end};
 use crate::{cluster::data_version, control_plane::join_token::fingerprint, flags};
 
 /// Beside the objects; upstream's servers know nothing of it.
-const KEY: &str = "/minke/cluster";
+pub const KEY: &str = "/minke/cluster";
 /// Servers that live, by address.
 const LEASES: &str = "/registry/masterleases/";
 /// Two servers that start at once may meet here.

@@ -56,6 +56,8 @@ const OWN_FLAGS: &[&str] = &[
     "pod-cidr",
     "service-cidr",
 ];
+/// Written, not read: what a server has in there is its own.
+const OUTPUT_FLAGS: &[&str] = &["audit-log-path"];
 const FILE_BYTES_MAX: u64 = 128 << 10;
 /// Below the data directory: what the server was handed over.
 const DIRECTORY: &str = "joined";
@@ -97,11 +99,12 @@ impl Handover {
         parsed.server.store.check_reachable_from_elsewhere().context("other machines can't use this server's etcd")?;
         flags.retain(|flag| {
             let Some((name, value)) = flag.split_once('=') else { return true };
-            let path = Path::new(value);
-            let is_file = path.is_file() && path.metadata().is_ok_and(|found| found.len() <= FILE_BYTES_MAX);
-            match fs::read_to_string(path) {
-                Ok(text) if is_file => {
-                    files.push((passed_on::name(name).to_string(), text));
+            let (path, name) = (Path::new(value), passed_on::name(name));
+            let is_read = passed_on::names_path("server", name) && !OUTPUT_FLAGS.contains(&name);
+            let is_file = path.metadata().is_ok_and(|found| found.is_file() && found.len() <= FILE_BYTES_MAX);
+            match (is_read && is_file).then(|| fs::read_to_string(path)) {
+                Some(Ok(text)) => {
+                    files.push((name.to_string(), text));
                     false
                 }
                 _ => true,
@@ -120,8 +123,13 @@ impl Handover {
         let directory = instance.data.join(DIRECTORY);
         file_modes::private_directory(&directory)?;
         let mut flags = self.flags.clone();
-        for (flag, text) in &self.files {
-            let path = directory.join(Path::new(flag).file_name().context("a flag without a name")?);
+        for (place, (flag, text)) in self.files.iter().enumerate() {
+            let file = Path::new(flag).file_name().and_then(|name| name.to_str()).context("a flag without a name")?;
+            // A flag may name several.
+            let path = match self.files[..place].iter().filter(|(other, _)| other == flag).count() {
+                0 => directory.join(file),
+                earlier => directory.join(format!("{file}-{}", earlier + 1)),
+            };
             write_private(&path, text)?;
             flags.push(format!("--{flag}={}", path.display()));
         }
@@ -383,6 +391,30 @@ mod tests {
         check(&["--etcd-servers=https://192.0.2.1:2379".into(), ca.clone()], Ok(()));
         check(&[], Err("`minke store migrate`"));
         check(&["--etcd-servers=https://127.0.0.1:2379".into(), ca], Err("have etcd listen on an address"));
+    }
+
+    #[test]
+    fn each_file_of_a_flag_travels_and_what_is_written_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (Instance::new(&directory.path().join("from")), Instance::new(&directory.path().join("to")));
+        file_modes::private_directory(&from.pki()).unwrap();
+        cluster_keys::write(&from.pki(), &handover().keys).unwrap();
+        let file = |name: &str| {
+            let path = directory.path().join(name);
+            write_private(&path, &format!("{name} text\n")).unwrap();
+            path.display().to_string()
+        };
+        let log = format!("--audit-log-path={}", file("audit.log"));
+        let mut flags = vec!["--etcd-servers=https://192.0.2.1:2379".to_string(), log.clone()];
+        flags.extend(["one", "two"].map(|name| format!("--service-account-key-file={}", file(name))));
+        fs::write(from.data.join(FLAGS_FILE), serde_json::to_string(&flags).unwrap()).unwrap();
+        let handed_over = Handover::of(&from).unwrap();
+        assert!(handed_over.flags.contains(&log), "{handed_over:?}");
+        handed_over.write(&to).unwrap();
+        let found = super::handed_over(&to).unwrap();
+        let keys = found.iter().filter_map(|flag| flag.strip_prefix("--service-account-key-file="));
+        let keys: Vec<_> = keys.map(|path| fs::read_to_string(path).unwrap()).collect();
+        assert_eq!(keys, ["one text\n", "two text\n"]);
     }
 
     #[test]

@@ -141,8 +141,8 @@ mod tests {
             answer
         };
         assert_eq!(ask().await, "one");
-        drop(first);
-        tokio::task::yield_now().await;
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled(), "its listener is closed");
         assert_eq!(ask().await, "two");
         assert_eq!(ask().await, "two", "it stays there");
         shutdown.cancel();

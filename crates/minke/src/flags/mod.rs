@@ -342,8 +342,8 @@ pub struct Up {
     /// How many nodes to run on this machine; each but the first in its own network namespace
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub nodes: u8,
-    /// How many API servers to run on this machine; several are each in a network namespace of their own, with controllers,
-    /// scheduler and an etcd of as many servers (or the one of --etcd-servers)
+    /// How many API servers to run on this machine; several are each in a network namespace of their own, with controllers and
+    /// scheduler, on an etcd of three servers, or of five from five on (or on the one of --etcd-servers)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     pub servers: u8,
     #[command(flatten)]

@@ -2,10 +2,10 @@
 //! Used where servers are started with what `up` was told, and where further servers join with what the first was.
 //! Nothing is guessed: only what was typed, or stood in the configuration file, is passed on.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::absolute};
 
 use anyhow::{Context, Result};
-use clap::{ArgAction, Command, parser::ValueSource};
+use clap::{Arg, ArgAction, Command, ValueHint, parser::ValueSource};
 
 use super::{config_file, upstream};
 
@@ -37,10 +37,24 @@ fn flags(root: &Command, arguments: Vec<OsString>, target: &str, left_out: &[&st
         }
         for value in matches.get_raw(id).into_iter().flatten() {
             let value = value.to_str().with_context(|| format!("--{long} is not UTF-8"))?;
-            passed.push(format!("--{long}={value}"));
+            // Whoever it is passed on to runs elsewhere. `-` is standard input.
+            let path = absolute(value).ok().filter(|_| takes_path(argument) && value != "-");
+            let path = path.as_ref().and_then(|path| path.to_str());
+            passed.push(format!("--{long}={}", path.unwrap_or(value)));
         }
     }
     Ok(passed)
+}
+
+fn takes_path(argument: &Arg) -> bool {
+    matches!(argument.get_value_hint(), ValueHint::AnyPath | ValueHint::FilePath | ValueHint::DirPath)
+}
+
+/// Whether the value of this flag of `target` names a file or directory.
+pub fn names_path(target: &str, name: &str) -> bool {
+    let root = config_file::command();
+    let mut arguments = root.find_subcommand(target).into_iter().flat_map(Command::get_arguments);
+    arguments.any(|argument| argument.get_long() == Some(name) && takes_path(argument))
 }
 
 /// The name of a flag written as `--name=value` or `--name`.
@@ -66,6 +80,10 @@ mod tests {
         check("minke up --dns none --service-node-port-range 1-2", &["--service-node-port-range=1-2", "--dns=none"]);
         check("minke server --etcd-servers http://a,http://b", &["--etcd-servers=http://a", "--etcd-servers=http://b"]);
         check("minke up --leader-elect-lease-duration 4s", &["--leader-elect-lease-duration=4s"]);
+        let here = std::env::current_dir().unwrap();
+        check("minke server --etcd-cafile ca.crt", &[&format!("--etcd-cafile={}/ca.crt", here.display())]);
+        check("minke server --etcd-cafile /ca.crt --token-file -", &["--etcd-cafile=/ca.crt", "--token-file=-"]);
         assert_eq!((name("--a=b=c"), name("--a")), ("a", "a"));
+        assert!(names_path("server", "etcd-cafile") && !names_path("server", "dns"));
     }
 }

@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_millis(700);
 const PING_TIMEOUT: Duration = Duration::from_millis(800);
 /// One that did not say that it is there is not asked for so long, if there is another.
 const AVOIDANCE: Duration = Duration::from_secs(10);
+/// Changes over are told once in so long: while there is no majority, every request makes some.
+const TOLD_INTERVAL: Duration = Duration::from_secs(10);
 /// How long servers are asked that choose a leader among them, and how often.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 const ELECTION_PAUSE: Duration = Duration::from_millis(50);
@@ -31,6 +33,10 @@ pub(super) struct Endpoints {
     current: watch::Sender<usize>,
     /// Until when (monotonic) each is avoided.
     avoided: Mutex<Vec<Duration>>,
+    /// How long the server in use may take for an answer, where there are others.
+    patience: Duration,
+    /// When (monotonic) somebody was last told of a change-over.
+    told: Mutex<Option<Duration>>,
     env: Env,
 }
 
@@ -57,8 +63,8 @@ enum Failure {
 
 impl Endpoints {
     pub fn new(clients: Vec<Client>, env: Env) -> Self {
-        let avoided = Mutex::new(vec![Duration::ZERO; clients.len()]);
-        Self { clients, current: watch::Sender::new(0), avoided, env }
+        let (avoided, told) = (Mutex::new(vec![Duration::ZERO; clients.len()]), Mutex::default());
+        Self { clients, current: watch::Sender::new(0), avoided, patience: PATIENCE, told, env }
     }
 
     /// The one in use.
@@ -68,7 +74,7 @@ impl Endpoints {
 
     /// How long a stream is waited for.
     pub fn connect_timeout(&self) -> Duration {
-        if self.clients.len() > 1 { PATIENCE + PING_TIMEOUT } else { REQUEST_TIMEOUT }
+        if self.clients.len() > 1 { self.patience + PING_TIMEOUT } else { REQUEST_TIMEOUT }
     }
 
     /// Hears when another comes into use.
@@ -88,9 +94,18 @@ impl Endpoints {
             }
             leaves
         });
-        if left {
+        if left && self.is_news() {
             tracing::warn!(place, servers = self.clients.len(), "an etcd server does not answer; changing over");
         }
+    }
+
+    fn is_news(&self) -> bool {
+        let (now, mut told) = (self.env.monotonic(), self.told.lock());
+        let is_news = told.is_none_or(|told| now >= told + TOLD_INTERVAL);
+        if is_news {
+            *told = Some(now);
+        }
+        is_news
     }
 
     fn avoid(&self, place: usize) {
@@ -148,7 +163,7 @@ impl Endpoints {
         let silent = || Failure::Silent(StoreError::Unavailable(format!("etcd did not answer within {limit:?}")));
         let mut request = std::pin::pin!(request);
         if self.clients.len() > 1 {
-            if let Some(answer) = self.env.timeout(PATIENCE.min(limit), &mut request).await {
+            if let Some(answer) = self.env.timeout(self.patience.min(limit), &mut request).await {
                 return answer.map_err(failure);
             }
             // A large answer takes its time; a server that is gone does not answer anything.
@@ -222,7 +237,11 @@ mod tests {
             (Effect::Read, true, 3),
             (Effect::Write, true, 1),
         ] {
-            let endpoints = endpoints(3, &env);
+            let mut endpoints = endpoints(3, &env);
+            if !hangs {
+                // A machine may take its time to refuse a connection.
+                endpoints.patience = Duration::from_secs(60);
+            }
             let asked = std::sync::atomic::AtomicUsize::new(0);
             let request = |client: Client| {
                 asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -243,5 +262,14 @@ mod tests {
         endpoints.leave(0);
         endpoints.leave(0);
         assert_eq!(*changed.borrow_and_update(), 1, "left once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_over_without_end_are_told_now_and_then() {
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let endpoints = endpoints(2, &env);
+        assert!(endpoints.is_news() && !endpoints.is_news());
+        env.sleep(TOLD_INTERVAL).await;
+        assert!(endpoints.is_news() && !endpoints.is_news());
     }
 }

@@ -3,6 +3,7 @@
 
 mod crash;
 mod damage;
+mod etcd_change_over;
 mod etcd_members;
 mod etcd_restart;
 mod etcd_server;

@@ -18,6 +18,8 @@ const API: &str = "rbac.authorization.k8s.io/v1";
 const LABEL: &str = "rbac.authorization.k8s.io/aggregate-to-";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const READ: [&str; 3] = ["get", "list", "watch"];
+/// Servers that start together complete the same objects.
+const ATTEMPTS_MAX: usize = 10;
 /// How the names of what only nodes of our own agents need begin.
 const AGENT_NODE: &str = "minke:node";
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
@@ -36,7 +38,22 @@ pub async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     server.cluster.cache.wait_until_fresh().await
 }
 
+/// Looks again where another server wrote in between.
 async fn ensure(server: &Arc<ApiServer>, wanted: Value) -> Result<(), ApiError> {
+    let mut refused = Ok(());
+    for _ in 0..ATTEMPTS_MAX {
+        match attempt(server, &wanted).await {
+            Err(e) if matches!(e.reason, Reason::Conflict | Reason::NotFound | Reason::AlreadyExists) => {
+                refused = Err(e);
+                server.cluster.cache.wait_until_fresh().await?;
+            }
+            ended => return ended,
+        }
+    }
+    refused
+}
+
+async fn attempt(server: &Arc<ApiServer>, wanted: &Value) -> Result<(), ApiError> {
     let text = |field: &str| wanted["metadata"][field].as_str().unwrap_or_default();
     let plural = format!("{}s", wanted["kind"].as_str().unwrap_or_default().to_ascii_lowercase());
     let (namespace, name) = (text("namespace"), text("name"));
@@ -47,17 +64,14 @@ async fn ensure(server: &Arc<ApiServer>, wanted: Value) -> Result<(), ApiError> 
     let one =
         format!("{collection}/{}", percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC));
     let Some(existing) = server.cluster.get(&plural, namespace, name).map(|o| o.value()) else {
-        return match send(server, Method::POST, &collection, &wanted).await {
-            Err(e) if e.reason == Reason::AlreadyExists => Ok(()),
-            other => other.map(drop),
-        };
+        return send(server, Method::POST, &collection, wanted).await.map(drop);
     };
-    match complete(&wanted, &existing) {
+    match complete(wanted, &existing) {
         Completion::Nothing => Ok(()),
         Completion::Update(object) => send(server, Method::PUT, &one, &object).await.map(drop),
         Completion::Replace => {
             send(server, Method::DELETE, &one, &Value::Null).await?;
-            send(server, Method::POST, &collection, &wanted).await.map(drop)
+            send(server, Method::POST, &collection, wanted).await.map(drop)
         }
     }
 }
@@ -308,6 +322,35 @@ mod tests {
         ] {
             assert_eq!(holds(role, resource, verb), expected, "{role} {verb} {resource}");
         }
+    }
+
+    /// As after an upgrade: both see what is lacking, and both write.
+    #[tokio::test]
+    async fn servers_that_start_together_complete_the_same_objects() {
+        let env = env::Env::real();
+        let config = crate::Config::in_process(rcgen::KeyPair::generate().unwrap().serialize_pem());
+        let store = Arc::new(store::MemoryStore::new(env.clone()));
+        let server = crate::ApiServer::new(config, store, env).await.unwrap();
+        let path = |kind: &str, name: &str| format!("/apis/{API}/{kind}/{name}");
+        let (role, binding) = (path("clusterroles", "system:basic-user"), path("clusterrolebindings", "cluster-admin"));
+        let mut lacking = send(&server, Method::GET, &role, &Value::Null).await.unwrap();
+        lacking["rules"] = json!([]);
+        send(&server, Method::PUT, &role, &lacking).await.unwrap();
+        let mut other = send(&server, Method::GET, &binding, &Value::Null).await.unwrap();
+        other["roleRef"]["name"] = "view".into();
+        other["metadata"] = json!({ "name": "cluster-admin" });
+        send(&server, Method::DELETE, &binding, &Value::Null).await.unwrap();
+        send(&server, Method::POST, &format!("/apis/{API}/clusterrolebindings"), &other).await.unwrap();
+        server.cluster.cache.wait_until_fresh().await.unwrap();
+        let (a, b) = tokio::join!(run(&server), run(&server));
+        a.unwrap();
+        b.unwrap();
+        let role = send(&server, Method::GET, &role, &Value::Null).await.unwrap();
+        let rules = |role: &Value| serde_json::from_value::<Vec<Rule>>(role["rules"].clone()).unwrap();
+        let lacks = missing(&rules(&role), &rules(&find("ClusterRole", "system:basic-user")));
+        assert!(lacks.is_empty() && rules(&role).len() == 3, "{role}");
+        let binding = send(&server, Method::GET, &binding, &Value::Null).await.unwrap();
+        assert_eq!(binding["roleRef"]["name"], "cluster-admin");
     }
 
     /// The single permissions of a role, or the subjects of a binding, one per line.

@@ -35,15 +35,20 @@ use crate::{
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
 /// Without a majority of the others it never is ready.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// What it says once it answers, in versions of before 3.5 and since.
 const READY_TEXTS: [&str; 2] = ["ready to serve client requests", "serving client"];
 /// The certificate by which API servers are known to it.
 const CLIENT_CERTIFICATE: &str = "apiserver-etcd-client";
 
-/// A majority of them outlives what so many servers do.
-pub fn count(servers: u8) -> u8 {
-    if servers >= 5 { 5 } else { 3 }
+/// A majority of them outlives what so many servers do. Members know each other from their first start: then it stays.
+pub fn count(instance: &Instance, servers: u8) -> u8 {
+    let made = members::of_kind(instance, Kind::Etcd);
+    match u8::try_from(made.len()) {
+        Ok(count) if made.iter().any(|member| data(&member.instance).exists()) => count,
+        _ if servers >= 5 => 5,
+        _ => 3,
+    }
 }
 
 /// How API servers reach it.
@@ -240,6 +245,11 @@ mod tests {
         fs::create_dir_all(data(&member.instance)).unwrap();
         refuse_move(&member, address).unwrap();
         assert!(refuse_move(&member, other).unwrap_err().to_string().contains("--node-cidr"));
-        assert_eq!([1, 3, 4, 5, 9].map(count), [3, 3, 3, 5, 5]);
+        let elsewhere = Instance::new(&directory.path().join("elsewhere"));
+        assert_eq!([1, 3, 4, 5, 9].map(|servers| count(&elsewhere, servers)), [3, 3, 3, 5, 5]);
+        for name in ["etcd-2", "etcd-3"] {
+            Member::new(&instance, Kind::Etcd, name).keep(address, Vec::new()).unwrap();
+        }
+        assert_eq!(count(&instance, 5), 3, "as many as there are");
     }
 }

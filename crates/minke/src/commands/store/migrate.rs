@@ -10,7 +10,6 @@ use apiserver::storage::{self, ROOT, StorageMediaType, UNFINISHED_MIGRATION};
 use async_trait::async_trait;
 use bytes::Bytes;
 use env::Env;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use store::{
@@ -18,7 +17,7 @@ use store::{
     Transaction, prefix_end,
 };
 
-use crate::{cluster::file_modes, flags::store_flags::StoreFlags};
+use crate::{cluster::file_modes, control_plane::cluster_settings, flags::store_flags::StoreFlags};
 
 /// What is copied: objects, and what is written down of node ports.
 const PARTS: [&str; 2] = ["/minke/node-ports/", ROOT];
@@ -112,6 +111,10 @@ pub async fn clear(etcd: &dyn Store) -> Result<()> {
              are taken for gone"
         );
     }
+    // No server starts on what is only half removed.
+    let state = json!({ "source": "restore --replace", "revision": 0, "after": "" }).to_string();
+    let mark = Operation::Put { key: UNFINISHED_MIGRATION.into(), value: state.into(), ttl_seconds: None };
+    etcd.transact(Transaction { compare: Vec::new(), operations: vec![mark] }).await?;
     let mut pages = Pages::new(etcd, None);
     while let Some(page) = pages.next().await? {
         for batch in page.chunks(BATCH_KEYS) {
@@ -120,8 +123,9 @@ pub async fn clear(etcd: &dyn Store) -> Result<()> {
             etcd.transact(Transaction { compare: Vec::new(), operations }).await?;
         }
     }
-    let unmark = Operation::Delete { key: UNFINISHED_MIGRATION.into() };
-    etcd.transact(Transaction { compare: Vec::new(), operations: vec![unmark] }).await?;
+    // Whoever starts next says what the cluster's settings are, an older version too.
+    let last = [cluster_settings::KEY, UNFINISHED_MIGRATION].map(|key| Operation::Delete { key: key.into() });
+    etcd.transact(Transaction { compare: Vec::new(), operations: last.into() }).await?;
     Ok(())
 }
 
@@ -131,15 +135,13 @@ pub async fn back_up(etcd: Arc<dyn Store>, file: &Path, out: fs::File, directory
     if etcd.get(UNFINISHED_MIGRATION).await?.is_some() {
         bail!("etcd holds a half-done migration: finish it first");
     }
-    let deadlines = deadlines(&*etcd).await?;
-    let view = OwnForm { inner: etcd.clone(), revision: Mutex::new(None) };
+    let view = OwnForm::of(etcd.clone()).await?;
     let mut out = std::io::BufWriter::new(out);
     store::backup(&view, &mut out).await?;
     out.into_inner().map_err(|error| error.into_error())?.sync_all()?;
     store::restore(directory, &mut fs::File::open(file)?, now_ms(env)?)?;
-    let found = summary(&EmbeddedStore::open(directory, env.clone())?, None, &deadlines).await?;
-    let at = *view.revision.lock();
-    let wanted = summary(&*etcd, at, &deadlines).await?;
+    let found = summary(&EmbeddedStore::open(directory, env.clone())?, None, &view.deadlines).await?;
+    let wanted = summary(&*etcd, Some(view.revision), &view.deadlines).await?;
     if (wanted.keys, &wanted.hash) != (found.keys, &found.hash) {
         bail!("what was written is not what etcd holds: {found:?}, not {wanted:?}; try again");
     }
@@ -207,11 +209,10 @@ async fn to_embedded(etcd: Arc<dyn Store>, directory: &Path, env: &Env) -> Resul
     if directory.is_dir() && fs::read_dir(directory)?.next().is_some() {
         bail!("{} is not empty: migrate into an empty one", directory.display());
     }
-    let deadlines = deadlines(&*etcd).await?;
     file_modes::private_directory(directory)?;
     // Beside the store: it is filled in one go, or not at all.
     let file = directory.with_extension("migration");
-    let view = OwnForm { inner: etcd.clone(), revision: Mutex::new(None) };
+    let view = OwnForm::of(etcd.clone()).await?;
     let filled = async {
         let mut out = std::io::BufWriter::new(fs::File::create(&file)?);
         store::backup(&view, &mut out).await?;
@@ -223,11 +224,10 @@ async fn to_embedded(etcd: Arc<dyn Store>, directory: &Path, env: &Env) -> Resul
     let _ = fs::remove_file(&file);
     filled?;
     let copied = EmbeddedStore::open(directory, env.clone())?;
-    let found = summary(&copied, None, &deadlines).await?;
+    let found = summary(&copied, None, &view.deadlines).await?;
     drop(copied);
-    let at = *view.revision.lock();
-    for revision in [at, None] {
-        let wanted = summary(&*etcd, revision, &deadlines).await?;
+    for revision in [Some(view.revision), None] {
+        let wanted = summary(&*etcd, revision, &view.deadlines).await?;
         if (wanted.keys, &wanted.hash) != (found.keys, &found.hash) {
             fs::remove_dir_all(directory)?;
             bail!("objects changed while they were copied: stop every server on this etcd and start again");
@@ -236,10 +236,22 @@ async fn to_embedded(etcd: Arc<dyn Store>, directory: &Path, env: &Env) -> Resul
     Ok(found)
 }
 
-/// What is in etcd, in the form of the embedded store.
+/// What is in etcd at one revision, in the form of the embedded store.
 struct OwnForm {
     inner: Arc<dyn Store>,
-    revision: Mutex<Option<Revision>>,
+    revision: Revision,
+    deadlines: HashMap<String, u64>,
+}
+
+impl OwnForm {
+    /// etcd tells when keys end only of those that are there now: asked before and after, it misses none of the revision's. A
+    /// key without its end would stay for ever.
+    async fn of(inner: Arc<dyn Store>) -> Result<Self> {
+        let mut all = deadlines(&*inner).await?;
+        let revision = inner.revision().await?;
+        all.extend(deadlines(&*inner).await?);
+        Ok(Self { inner, revision, deadlines: all })
+    }
 }
 
 #[async_trait]
@@ -250,7 +262,7 @@ impl StoreLayer for OwnForm {
 
     /// One part after the other, and nothing beside them.
     async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
-        let mut revision = range.revision;
+        let revision = Some(range.revision.unwrap_or(self.revision));
         let mut found = RangeResult::default();
         for (place, part) in PARTS.into_iter().enumerate() {
             let (start, end) = (range.start.as_str().max(part).to_string(), prefix_end(part));
@@ -258,7 +270,6 @@ impl StoreLayer for OwnForm {
                 continue;
             }
             found = self.inner.range(Range { start, end, limit: range.limit, revision }).await?;
-            revision = Some(found.revision);
             for later in &PARTS[place + 1..] {
                 found.remaining += self.inner.count(later, &prefix_end(later)).await?;
             }
@@ -266,7 +277,6 @@ impl StoreLayer for OwnForm {
                 break;
             }
         }
-        *self.revision.lock() = revision;
         for record in &mut found.records {
             record.value = own_form(&record.key, record.value.clone());
         }
@@ -275,11 +285,7 @@ impl StoreLayer for OwnForm {
     }
 
     async fn deadlines(&self, _start: &str, _end: &str) -> Result<Vec<(String, u64)>, StoreError> {
-        let mut all = Vec::new();
-        for part in PARTS {
-            all.extend(self.inner.deadlines(part, &prefix_end(part)).await?);
-        }
-        Ok(all)
+        Ok(self.deadlines.iter().map(|(key, at)| (key.clone(), *at)).collect())
     }
 }
 
@@ -421,6 +427,8 @@ fn canonical(value: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     /// Both sides are embedded here: the one in the place of etcd is only written as etcd is.
@@ -504,5 +512,77 @@ mod tests {
         let refused = to_etcd(&source, "a", &target, &env).await.unwrap_err().to_string();
         assert!(refused.contains("does not hold what was copied"), "{refused}");
         assert!(target.get(UNFINISHED_MIGRATION).await.unwrap().is_some());
+    }
+
+    /// Servers go on writing Events while somebody asks when keys end, and fail at a transaction of one's choice.
+    struct Busy {
+        inner: Arc<dyn Store>,
+        asked: AtomicUsize,
+        transactions_left: AtomicUsize,
+    }
+
+    impl Busy {
+        fn new(inner: EmbeddedStore, transactions: usize) -> Arc<Self> {
+            let (asked, transactions_left) = (AtomicUsize::new(0), AtomicUsize::new(transactions));
+            Arc::new(Self { inner: Arc::new(inner), asked, transactions_left })
+        }
+    }
+
+    #[async_trait]
+    impl StoreLayer for Busy {
+        fn inner(&self) -> &dyn Store {
+            &*self.inner
+        }
+
+        async fn deadlines(&self, start: &str, end: &str) -> Result<Vec<(String, u64)>, StoreError> {
+            let found = self.inner.deadlines(start, end).await;
+            let number = self.asked.fetch_add(1, Ordering::Relaxed);
+            put(&*self.inner, &format!("/registry/events/d/while-{number}"), "{}".into(), Some(3600)).await;
+            found
+        }
+
+        async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
+            let left = self.transactions_left.load(Ordering::Relaxed);
+            let left = left.checked_sub(1).ok_or_else(|| StoreError::Unavailable("as it should".into()))?;
+            self.transactions_left.store(left, Ordering::Relaxed);
+            self.inner.transact(transaction).await
+        }
+    }
+
+    #[tokio::test]
+    async fn what_ends_by_itself_does_so_after_a_restore() {
+        let (env, folder) = (Env::real(), tempfile::tempdir().unwrap());
+        let source = opened(folder.path(), "source");
+        filled(&source).await;
+        let (file, directory) = (folder.path().join("backup"), folder.path().join("store"));
+        let out = fs::File::create(&file).unwrap();
+        back_up(Busy::new(source, 0), &file, out, &directory, &env).await.unwrap();
+        let restored = EmbeddedStore::open(&directory, env).unwrap();
+        let ends: HashMap<_, _> = restored.deadlines("", &prefix_end("")).await.unwrap().into_iter().collect();
+        let (start, end) = ("/registry/events/".to_string(), prefix_end("/registry/events/"));
+        let events = restored.range(Range { start, end, limit: 0, revision: None }).await.unwrap().records;
+        assert!(events.len() > 1, "{events:?}");
+        assert!(events.iter().all(|event| ends.contains_key(&event.key)), "{events:?} {ends:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_half_removed_is_marked_and_settings_go_with_objects() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = opened(folder.path(), "source");
+        filled(&source).await;
+        let lease = Operation::Delete { key: "/registry/masterleases/192.0.2.1".into() };
+        source.transact(Transaction { compare: Vec::new(), operations: vec![lease] }).await.unwrap();
+        put(&source, cluster_settings::KEY, "{}".into(), None).await;
+        let failing = Busy::new(source, 3);
+        let store: &dyn Store = &*failing;
+        clear(store).await.unwrap_err();
+        assert!(store.get("/registry/configmaps/d/m000").await.unwrap().is_none());
+        assert!(store.get(UNFINISHED_MIGRATION).await.unwrap().is_some());
+        failing.transactions_left.store(usize::MAX, Ordering::Relaxed);
+        clear(store).await.unwrap();
+        for part in PARTS.iter().chain(&[cluster_settings::KEY, UNFINISHED_MIGRATION]) {
+            assert_eq!(store.count(part, &prefix_end(part)).await.unwrap(), 0, "{part}");
+        }
+        assert!(store.get("/elsewhere/x").await.unwrap().is_some());
     }
 }
