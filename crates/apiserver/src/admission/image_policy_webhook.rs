@@ -119,9 +119,8 @@ impl ImagePolicyWebhook {
         let review = json!({ "apiVersion": "imagepolicy.k8s.io/v1alpha1", "kind": "ImageReview", "spec": spec });
         let mut delay = settings.retry_backoff;
         for attempt in 1.. {
-            match settings.endpoint.post(&self.env, REVIEW_TIMEOUT, &review).await {
-                Ok(mut answer) => {
-                    let status = answer["status"].take();
+            match settings.endpoint.review(&self.env, REVIEW_TIMEOUT, &review).await {
+                Ok(status) => {
                     let now = self.env.monotonic();
                     let lasts = if status["allowed"] == true { settings.allowed_for } else { settings.denied_for };
                     self.answers.insert(key, status.clone(), now + lasts, now);

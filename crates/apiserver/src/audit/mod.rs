@@ -226,7 +226,10 @@ impl Record {
     fn failed(&self, error: &ApiError) {
         let mut status = error.to_status();
         // Words about what was wrong with a Secret may quote it.
-        let quotes = matches!(error.reason, Reason::Invalid | Reason::BadRequest | Reason::InternalError);
+        let quotes = matches!(
+            error.reason,
+            Reason::Invalid | Reason::BadRequest | Reason::InternalError | Reason::StoreReadError | Reason::Unknown
+        );
         if self.is_secret && self.decision.level < Level::Request && quotes {
             status["message"] = Value::Null;
             status["details"] = Value::Null;

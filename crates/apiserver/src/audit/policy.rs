@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use api::field::{ErrorList, Path};
 
-use crate::{authn::User, request::request_info::RequestInfo};
+use crate::{authn::User, request::request_info::RequestInfo, server::config_document};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -139,9 +139,8 @@ const RESOURCE_FIELDS: &[&str] = &["group", "resources", "resourceNames"];
 impl Policy {
     /// Also tells the fields that nobody knows, which upstream only warns of.
     pub fn parse(text: &str) -> Result<(Self, Vec<String>), String> {
-        // The reader's error names line and column.
-        let file: File = serde_saphyr::from_str(text).map_err(|e| format!("failed decoding: {e}"))?;
-        let value: Value = serde_saphyr::from_str(text).map_err(|e| format!("failed decoding: {e}"))?;
+        let file: File = config_document::read(text).map_err(|e| format!("failed decoding: {e}"))?;
+        let value: Value = config_document::read(text).map_err(|e| format!("failed decoding: {e}"))?;
         if (file.api_version.as_str(), file.kind.as_str()) != ("audit.k8s.io/v1", "Policy") {
             return Err(format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version));
         }
@@ -151,7 +150,7 @@ impl Policy {
             rule.check(&Path::new("rules").index(index), &mut errors);
         }
         if !errors.is_empty() {
-            return Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+            return Err(config_document::mistakes(text, &errors));
         }
         if file.rules.is_empty() {
             return Err("loaded illegal policy with 0 rules".into());
@@ -355,6 +354,7 @@ mod tests {
             assert!(error.contains(expected), "{rules}: {error}");
         };
         check("rules: []", "loaded illegal policy with 0 rules");
+        check("rules:\n- level: None\n- level: All\n", "line 5: rules[1].level: Unsupported value");
         check("rules: [{level: All}]", "rules[0].level: Unsupported value: \"All\": supported values:");
         check("rules: [{users: [a]}]", "rules[0].level: Required value");
         check(

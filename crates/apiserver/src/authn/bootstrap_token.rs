@@ -39,13 +39,15 @@ fn groups(object: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Optio
         let bytes = BASE64_STANDARD.decode(object["data"][key].as_str()?).ok()?;
         String::from_utf8(bytes).ok()
     };
+    // `None`: there is something, and it can't be read.
+    let optional = |key: &str| if object["data"][key].is_null() { Some(String::new()) } else { data(key) };
     if object["type"] != "bootstrap.kubernetes.io/token" || data("token-id")? != id {
         return None;
     }
     if !same(data("token-secret")?.as_bytes(), secret.as_bytes()) {
         return None;
     }
-    if let Some(expires) = data("expiration").filter(|e| !e.is_empty()) {
+    if let Some(expires) = Some(optional("expiration")?).filter(|e| !e.is_empty()) {
         // What cannot be read has expired, as upstream sees it.
         expires.parse::<jiff::Timestamp>().ok().filter(|at| *at > now)?;
     }
@@ -53,7 +55,7 @@ fn groups(object: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Optio
         return None;
     }
     let mut groups = vec!["system:bootstrappers".to_string()];
-    for group in data("auth-extra-groups").unwrap_or_default().split(',').filter(|g| !g.is_empty()) {
+    for group in optional("auth-extra-groups")?.split(',').filter(|g| !g.is_empty()) {
         let rest = group.strip_prefix("system:bootstrappers:")?;
         let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b':' || b == b'-';
         let ends = rest.bytes().last().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -74,17 +76,20 @@ mod tests {
     #[test]
     fn secrets_say_who_may_come() {
         let now: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let check = |change: &[(&str, &str)], secret: &str, expected: Option<&[&str]>| {
+        let whole = |change: &[(&str, &str)]| {
             let mut object = json!({ "type": "bootstrap.kubernetes.io/token", "data": {} });
-            let whole = [
+            let usual = [
                 ("token-id", "abcdef"),
                 ("token-secret", "0123456789abcdef"),
                 ("usage-bootstrap-authentication", "true"),
             ];
-            for (key, value) in whole.iter().chain(change) {
+            for (key, value) in usual.iter().chain(change) {
                 object["data"][key] = BASE64_STANDARD.encode(value).into();
             }
-            let found = groups(&object, "abcdef", secret, now);
+            object
+        };
+        let check = |change: &[(&str, &str)], secret: &str, expected: Option<&[&str]>| {
+            let found = groups(&whole(change), "abcdef", secret, now);
             let found: Option<Vec<&str>> = found.as_ref().map(|g| g.iter().map(String::as_str).collect());
             assert_eq!(found.as_deref(), expected, "{change:?}");
         };
@@ -99,6 +104,12 @@ mod tests {
         check(&[("auth-extra-groups", more)], SECRET, Some(&["system:bootstrappers", more]));
         check(&[("auth-extra-groups", "system:masters")], SECRET, None);
         check(&[("token-id", "fedcba")], SECRET, None);
+        // What is no text is not taken for nothing.
+        for key in ["expiration", "auth-extra-groups"] {
+            let mut object = whole(&[]);
+            object["data"][key] = BASE64_STANDARD.encode([0xff, 0xfe]).into();
+            assert_eq!(groups(&object, "abcdef", SECRET, now), None, "{key}");
+        }
         assert_eq!(split("abcdef.0123456789abcdef"), Some(("abcdef", SECRET)));
         assert_eq!(split("ABCDEF.0123456789abcdef"), None);
         assert_eq!(split("abcdef.short"), None);

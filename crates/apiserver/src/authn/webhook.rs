@@ -53,11 +53,11 @@ impl TokenAuthenticator for WebhookTokens {
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {},
             "spec": { "token": token, "audiences": audiences },
         });
-        let answer = self.endpoint.post(&self.env, WEBHOOK_TIMEOUT, &review).await.map_err(|error| {
+        let status = self.endpoint.review(&self.env, WEBHOOK_TIMEOUT, &review).await.map_err(|error| {
             tracing::warn!(error, "failed to make webhook authenticator request");
             ApiError::unauthorized()
         })?;
-        let believed = read(&answer["status"], audiences);
+        let believed = read(&status, audiences);
         let lasts = if believed.is_some() { self.allowed_for } else { self.refused_for };
         self.answers.insert(digest.into(), believed.clone(), now + lasts, now);
         Ok(believed)

@@ -16,7 +16,7 @@ use api::{
 };
 
 use super::webhook::{MatchConditions, WebhookSettings};
-use crate::server::config::Authorization;
+use crate::server::{config::Authorization, config_document};
 
 const KIND: &str = "AuthorizationConfiguration";
 const GROUP: &str = "apiserver.config.k8s.io";
@@ -138,8 +138,7 @@ pub fn load(path: &FilePath) -> Result<Vec<AuthorizerConfiguration>, String> {
 }
 
 fn parse(text: &str) -> Result<Vec<AuthorizerConfiguration>, String> {
-    // The error of the reader names line and column.
-    let file: File = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+    let file: File = config_document::read(text)?;
     let version = file.api_version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/'));
     if file.kind != KIND || !version.is_some_and(|v| VERSIONS.contains(&v)) {
         return Err(format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version));
@@ -193,7 +192,7 @@ fn parse(text: &str) -> Result<Vec<AuthorizerConfiguration>, String> {
     }
     match errors.is_empty() {
         true => Ok(links),
-        false => Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        false => Err(config_document::mistakes(text, &errors)),
     }
 }
 
@@ -331,6 +330,7 @@ mod tests {
         check(&hook(&webhook), "");
         check(&whole("- {type: Node, name: n}\n- {type: RBAC, name: r}\n"), "");
         check("a: [", "line 1");
+        check(&hook(&webhook.replace("timeout: 3s", "timeout: 31s")), "line 7: authorizers[0].timeout: Invalid value");
         check("apiVersion: v1\nkind: Pod\n", "no kind \"Pod\" is registered");
         check(&whole("  []"), "authorizers: Required value: at least one");
         check(&whole("- {name: a}"), "authorizers[0].type: Required value");

@@ -242,6 +242,23 @@ fn review(a: &Attributes) -> Value {
     json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec })
 }
 
+/// The decision of a status; `None` if it can't be understood. Whoever allows and denies at once denies.
+fn read(status: &Value) -> Option<Decision> {
+    let flag = |field: &str| match &status[field] {
+        Value::Null => Some(None),
+        Value::Bool(flag) => Some(Some(*flag)),
+        _ => None,
+    };
+    let reason = status["reason"].as_str().unwrap_or_default().to_string();
+    match (flag("allowed")?, flag("denied")?) {
+        (_, Some(true)) => Some(Decision::Deny(reason)),
+        (Some(true), _) => Some(Decision::Allow(reason)),
+        (Some(false), _) => Some(Decision::NoOpinion(reason)),
+        // An answer that decides nothing is none.
+        (None, _) => None,
+    }
+}
+
 /// In v1beta1 the groups have another name.
 fn in_version(mut review: Value, version: &str) -> Value {
     if version == "v1beta1" {
@@ -271,12 +288,12 @@ impl Authorizer for WebhookAuthorizer {
             return known;
         }
         let review = in_version(review, self.settings.review_version);
-        let answer = self.endpoint.post(&self.env, self.settings.timeout, &review).await;
+        let answer = self.endpoint.review(&self.env, self.settings.timeout, &review).await;
         let took = self.env.monotonic().saturating_sub(now);
-        let answer = match answer {
-            Ok(answer) => {
+        let status = match answer {
+            Ok(status) => {
                 self.asked("success", took);
-                answer
+                status
             }
             Err(error) => {
                 self.asked(if took >= self.settings.timeout { "timeout" } else { "error" }, took);
@@ -284,14 +301,13 @@ impl Authorizer for WebhookAuthorizer {
                 return self.on_failure();
             }
         };
-        let status = &answer["status"];
-        let reason = status["reason"].as_str().unwrap_or_default().to_string();
-        let (decision, lasts) = match (status["allowed"].as_bool(), status["denied"].as_bool()) {
-            // Allowed and denied at once is a lie; so is neither.
-            (Some(true), None | Some(false)) => (Decision::Allow(reason), self.settings.allowed_for),
-            (Some(false) | None, Some(true)) => (Decision::Deny(reason), self.settings.refused_for),
-            (Some(false), _) => (Decision::NoOpinion(reason), self.settings.refused_for),
-            _ => return self.on_failure(),
+        let Some(decision) = read(&status) else {
+            tracing::warn!("failed to read what a webhook authorizer decided");
+            return self.on_failure();
+        };
+        let lasts = match decision {
+            Decision::Allow(_) => self.settings.allowed_for,
+            _ => self.settings.refused_for,
         };
         if !lasts.is_zero() && key.len() <= CACHED_REQUEST_BYTES_MAX {
             self.answers.insert(key, decision.clone(), now + lasts, now);
@@ -301,5 +317,28 @@ impl Authorizer for WebhookAuthorizer {
 
     async fn rules(&self, _: &User, _: &str) -> Rules {
         Rules::unknown("webhook authorizer does not support user rule resolution")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_not_be_read_allows_nothing() {
+        let check = |status: Value, expected: Option<Decision>| assert_eq!(read(&status), expected, "{status}");
+        let why = || "r".to_string();
+        check(json!({ "allowed": true, "reason": "r" }), Some(Decision::Allow(why())));
+        check(json!({ "allowed": true, "denied": false, "reason": "r" }), Some(Decision::Allow(why())));
+        check(json!({ "allowed": false, "reason": "r" }), Some(Decision::NoOpinion(why())));
+        check(json!({ "denied": true, "reason": "r" }), Some(Decision::Deny(why())));
+        check(json!({ "allowed": true, "denied": true, "reason": "r" }), Some(Decision::Deny(why())));
+        for denied in [json!("true"), json!(1), json!({}), json!([true])] {
+            check(json!({ "allowed": true, "denied": denied }), None);
+        }
+        check(json!({ "allowed": "true" }), None);
+        check(json!({ "denied": false }), None);
+        check(json!({}), None);
+        check(Value::Null, None);
     }
 }

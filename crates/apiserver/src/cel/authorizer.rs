@@ -8,6 +8,8 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value, extractors::This, objects::Opaque};
 use parking_lot::Mutex;
 
+use api::names;
+
 pub use ::cel::authorizer::{CHECK_COST, NAME, REQUEST_RESOURCE};
 use ::cel::metering;
 
@@ -105,12 +107,22 @@ pub fn register(context: &mut Context<'static>) {
         step("group", this, &Stage::Authorizer, Stage::Group, |a| a.group = group.to_string())
     });
     context.add_function("serviceAccount", |This(this): This<Value>, namespace: Text, name: Text| {
+        // A colon in one of them would make it another account's name.
+        if !names::dns_subdomain(&name, false).is_empty() {
+            return Err(ExecutionError::function_error("serviceAccount", "Invalid service account name"));
+        }
+        if !names::dns_label(&namespace, false).is_empty() {
+            return Err(ExecutionError::function_error("serviceAccount", "Invalid service account namespace"));
+        }
         step("serviceAccount", this, &Stage::Authorizer, Stage::Authorizer, |a| {
             let account = crate::authn::service_account::Reference { name: name.to_string(), uid: String::new() };
             a.user = crate::authn::service_account::user(&namespace, &account).authenticated();
         })
     });
     context.add_function("resource", |This(this): This<Value>, resource: Text| {
+        if resource.trim().is_empty() {
+            return Err(ExecutionError::function_error("resource", "resource must not be empty"));
+        }
         step("resource", this, &Stage::Group, Stage::Resource, |a| {
             a.is_resource = true;
             a.version = "*".into();

@@ -82,6 +82,10 @@ impl RequestInfo {
             let selector = query.get("fieldSelector").unwrap_or_default();
             self.field_selector = selector.to_string();
             self.label_selector = query.get("labelSelector").unwrap_or_default().to_string();
+            // Who may delete one object by its name may not therefore delete a collection of it, as upstream.
+            if self.verb == Verb::DeleteCollection {
+                return;
+            }
             // Read as the handler reads it: what is permitted for one name must not select others.
             let fields = FieldSelector::parse(selector).ok();
             self.name = fields.and_then(|f| f.exact("metadata.name").map(str::to_string)).unwrap_or_default();
@@ -141,6 +145,7 @@ mod tests {
         check("POST", "/apis/apps/v1/namespaces/a/deployments", "create apps/v1 a deployments  ");
         check("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection apps/v1 a deployments  ");
         check("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dx", "list v1  pods x ");
+        check("DELETE", "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dx", "deletecollection v1 a pods  ");
         check("GET", "/api/v1/namespaces/a/pods/a%2Fb", "get v1 a pods a b");
     }
 }

@@ -4,6 +4,7 @@
 pub mod config;
 pub mod health;
 
+pub(crate) mod config_document;
 pub(crate) mod listener;
 pub(crate) mod loopback;
 pub(crate) mod pipeline;

@@ -192,6 +192,7 @@ impl ApiServer {
             env,
         });
         loopback.connect(&server);
+        server.load_what_was_unreadable();
         reload_events::start(&server, reloads.failures());
         post_start_hooks::start(&server).await?;
         server.registry.resume_initializers();
@@ -200,6 +201,16 @@ impl ApiServer {
         }
         server.health.bootstrapped();
         Ok(server)
+    }
+
+    /// What can't be decrypted is no part of the cache: all is loaded again once it can.
+    fn load_what_was_unreadable(&self) {
+        let cache = Arc::downgrade(&self.cluster.cache);
+        self.cluster.encrypted.on_recovery(move || {
+            if let Some(cache) = cache.upgrade() {
+                cache.reload();
+            }
+        });
     }
 
     pub fn ready(&self) -> bool {

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use env::Env;
 
-use crate::transport::tls_config;
+use crate::{server::config_document, transport::tls_config};
 
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
@@ -39,10 +39,27 @@ impl Endpoint {
         parse(&answer)
     }
 
+    /// Posts a review and returns the status of what comes back. What says that it is something else answers nothing.
+    pub async fn review(&self, env: &Env, limit: Duration, review: &Value) -> Result<Value, String> {
+        let mut answer = self.post(env, limit, review).await?;
+        for field in ["apiVersion", "kind"] {
+            let found = &answer[field];
+            if !found.is_null() && *found != review[field] {
+                return Err(format!("unable to decode the answer: its {field} is {found}, not {}", review[field]));
+            }
+        }
+        Ok(answer["status"].take())
+    }
+
     /// Returns the JSON that is to be had there.
     pub async fn get(&self, env: &Env, limit: Duration) -> Result<Value, String> {
+        parse(&self.fetch(env, limit).await?)
+    }
+
+    /// Returns whatever is to be had there.
+    pub async fn fetch(&self, env: &Env, limit: Duration) -> Result<Bytes, String> {
         let answered = env.timeout(limit, self.exchange(None)).await;
-        parse(&answered.unwrap_or_else(|| Err(self.failed("Get", "context deadline exceeded")))?)
+        answered.unwrap_or_else(|| Err(self.failed("Get", "context deadline exceeded")))
     }
 
     /// Posts a JSON document and returns whatever comes back with a 2xx.
@@ -125,7 +142,7 @@ fn refused(status: http::StatusCode, body: &[u8]) -> String {
 pub fn from_kubeconfig(path: &Path) -> Result<Endpoint, String> {
     let attempt = |e: String| format!("failed to read webhook configuration {}: {e}", path.display());
     let text = std::fs::read_to_string(path).map_err(|e| attempt(e.to_string()))?;
-    let config: Kubeconfig = serde_saphyr::from_str(&text).map_err(|e| attempt(e.to_string()))?;
+    let config: Kubeconfig = config_document::read_secret(&text).map_err(attempt)?;
     let context = config.contexts.iter().find(|c| c.name == config.current_context).or(config.contexts.first());
     let context = context.ok_or_else(|| attempt("it has no context".into()))?;
     let cluster = config.clusters.iter().find(|c| c.name == context.context.cluster);

@@ -17,13 +17,13 @@ use store::MemoryStore;
 
 use crate::{harness::*, outside};
 
-struct Recorded {
-    server: Server,
+pub struct Recorded {
+    pub server: Server,
     folder: tempfile::TempDir,
 }
 
 impl Recorded {
-    async fn start(rules: &str, change: impl FnOnce(&mut Config, &Path)) -> Self {
+    pub async fn start(rules: &str, change: impl FnOnce(&mut Config, &Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let policy = folder.path().join("policy.yaml");
         std::fs::write(&policy, format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}")).unwrap();
@@ -37,20 +37,20 @@ impl Recorded {
         Self { server, folder }
     }
 
-    fn log(&self) -> PathBuf {
+    pub fn log(&self) -> PathBuf {
         self.folder.path().join("audit.log")
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap()
     }
 
-    fn events(&self) -> Vec<Value> {
+    pub fn events(&self) -> Vec<Value> {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 
     /// Of requests from outside of the process whose path begins so, as `stage verb code`.
-    fn stages(&self, path: &str) -> Vec<String> {
+    pub fn stages(&self, path: &str) -> Vec<String> {
         let of = |e: &&Value| e["requestURI"].as_str().unwrap().starts_with(path) && e["userAgent"] != "minke";
         let show = |e: &Value| {
             let code = e["responseStatus"]["code"].as_u64().unwrap_or_default();

@@ -164,6 +164,7 @@ struct PluginState {
     key_id: String,
     healthz: String,
     lies: bool,
+    echoes: bool,
     hangs: bool,
     decryptions: usize,
 }
@@ -211,7 +212,8 @@ impl Plugin {
                 ENCRYPT => {
                     let service = tower::service_fn(move |asked: tonic::Request<EncryptRequest>| {
                         let state = self.lock();
-                        let ciphertext = asked.into_inner().plaintext.iter().map(|byte| !byte).collect();
+                        let flipped = if state.echoes { 0 } else { 0xff };
+                        let ciphertext = asked.into_inner().plaintext.iter().map(|byte| byte ^ flipped).collect();
                         let key_id = if state.lies { "another".to_string() } else { state.key_id.clone() };
                         let annotations = [("version.example.com".to_string(), b"1".to_vec())].into();
                         let answer = EncryptResponse { ciphertext, key_id, annotations };
@@ -282,5 +284,38 @@ async fn a_key_service_over_its_socket() {
     refused(|state| state.healthz = "the vault is closed".into()).await;
     refused(|state| state.lies = true).await;
     refused(|state| state.key_id.clear()).await;
+    refused(|state| state.echoes = true).await;
     refused(|state| state.hangs = true).await;
+}
+
+/// A server that starts while the service is away knows no secrets, and knows them once it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_key_service_could_not_decrypt_is_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, socket) = (folder.path().join("encryption.yaml"), folder.path().join("kms.sock"));
+    let plugin = Plugin::start(&socket).await;
+    let kms = json!({ "kms": {
+        "apiVersion": "v2", "name": "ours", "endpoint": format!("unix://{}", socket.display()), "timeout": "1s",
+    } });
+    std::fs::write(&path, file(&[(&["secrets"], vec![kms])])).unwrap();
+    let store = Arc::new(MemoryStore::new(Env::real()));
+    let names: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+    let s = start(store.clone(), &path).await;
+    for name in &names {
+        s.post(SECRETS, secret(name)).await.expect(201);
+    }
+    drop(s);
+    plugin.lock().hangs = true;
+    let (env, asked) = (Env::real(), std::time::Duration::from_secs(30));
+    // One question for the seed that all of them have in common, and one for how the service is.
+    let s = env.timeout(asked, start(store.clone(), &path)).await.expect("it does not wait for each secret");
+    for path in [SECRETS, &format!("{SECRETS}/s0"), &format!("{SECRETS}?watch=1")] {
+        assert_eq!(s.get(path).await.code, 500, "{path}");
+    }
+    assert_eq!(s.put(&format!("{SECRETS}/s0"), secret("s0")).await.code, 500);
+    plugin.lock().hangs = false;
+    let list = s.until(SECRETS, |answer| answer.code == 200).await;
+    assert_eq!(list["items"].as_array().unwrap().len(), names.len());
+    let found = s.get(&format!("{SECRETS}/s7")).await.expect(200);
+    assert_eq!(found["data"]["password"], BASE64_STANDARD.encode(MARKER));
 }

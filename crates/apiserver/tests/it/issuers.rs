@@ -29,16 +29,29 @@ struct Issuer {
     /// By their ids.
     keys: Mutex<Vec<(String, KeyPair)>>,
     fetches: AtomicUsize,
+    /// What lies at `/claims` for whoever shows `Bearer f005ba11`.
+    claims: Mutex<String>,
 }
 
 impl Issuer {
     /// With its authority. Its discovery document is also at `/elsewhere`, as another issuer's.
     async fn start() -> (Arc<Self>, String) {
-        let issuer = Arc::new(Self { url: OnceLock::new(), keys: Mutex::default(), fetches: AtomicUsize::new(0) });
+        let issuer = Arc::new(Self {
+            url: OnceLock::new(),
+            keys: Mutex::default(),
+            fetches: AtomicUsize::new(0),
+            claims: Mutex::default(),
+        });
         let answering = issuer.clone();
         let handler = Arc::new(move |request: http::Request<bytes::Bytes>| {
             let (code, value) = answering.answer(request.uri().path());
-            async move { json_response(code, &value) }.boxed()
+            let may = request.headers().get("authorization").is_some_and(|a| a == "Bearer f005ba11");
+            let claims = answering.claims.lock().unwrap().clone();
+            let response = match request.uri().path() {
+                "/claims" if may => http::Response::new(http_body_util::Full::from(claims)),
+                _ => json_response(code, &value),
+            };
+            async move { response }.boxed()
         });
         let (port, ca) = serve("issuer", None, handler).await;
         issuer.url.set(format!("https://127.0.0.1:{port}")).unwrap();
@@ -194,6 +207,64 @@ async fn tokens_of_an_issuer() {
     // Keys rotate under us: the first token with the new one makes us ask.
     issuer.rotate("two");
     check(json!({ "n": 2 }), r#"new:ada ["system:authenticated"] null"#).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_that_lie_elsewhere_are_fetched() {
+    let ((issuer, ca), folder) = (Issuer::start().await, tempfile::tempdir().unwrap());
+    let file = folder.path().join("authentication.yaml");
+    let of = json!({ "url": issuer.url(), "audiences": ["cluster"], "certificateAuthority": ca });
+    let mappings =
+        json!({ "username": { "claim": "sub", "prefix": "" }, "groups": { "claim": "groups", "prefix": "g:" } });
+    let text = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+        "jwt": [{ "issuer": of, "claimMappings": mappings }],
+    });
+    std::fs::write(&file, text.to_string()).unwrap();
+    let env = Env::real();
+    let s = server_on(Arc::new(MemoryStore::new(env.clone())), env, |config| {
+        config.authentication.oidc = Some(Oidc::File(file.clone()));
+    })
+    .await;
+    let n = AtomicUsize::new(0);
+    // What lies at the source, what the token says of sources, and who its bearer is.
+    let check = async |lies: String, more: Value, expected: &str| {
+        *issuer.claims.lock().unwrap() = lies;
+        let source = json!({ "endpoint": format!("{}/claims", issuer.url()), "access_token": "f005ba11" });
+        let mut claims = json!({ "_claim_names": { "groups": "one" }, "_claim_sources": { "one": source } });
+        // No two are alike, so that none is remembered.
+        claims["n"] = n.fetch_add(1, Ordering::SeqCst).into();
+        for (name, value) in more.as_object().unwrap() {
+            claims[name] = value.clone();
+        }
+        assert_eq!(who(&s, &issuer.token(claims)).await, expected, "{more}");
+    };
+    let plain = json!({});
+    let (dev, none) = (r#"ada ["g:dev","system:authenticated"] null"#, r#"ada ["system:authenticated"] null"#);
+    check(issuer.token(json!({ "groups": ["dev"] })), plain.clone(), dev).await;
+    check(format!("{}\n", issuer.token(json!({ "groups": "dev" }))), plain.clone(), dev).await;
+    // Claims that the token has itself, or that come along with it, are not looked for.
+    check(String::new(), json!({ "groups": ["dev"] }), dev).await;
+    check(String::new(), json!({ "_claim_sources": { "one": { "JWT": "x" } } }), none).await;
+    check(String::new(), json!({ "_claim_names": { "other": "one" } }), none).await;
+    // Whatever can't be verified makes nobody of the bearer.
+    check(String::new(), plain.clone(), "401").await;
+    check("no token".into(), plain.clone(), "401").await;
+    check(issuer.token(json!({})), plain.clone(), "401").await;
+    check(issuer.token(json!({ "groups": ["dev"], "aud": "another" })), plain.clone(), "401").await;
+    check(issuer.token(json!({ "groups": ["dev"], "exp": 1 })), plain.clone(), "401").await;
+    check(issuer.token(json!({ "groups": ["dev"], "iss": "http://127.0.0.1:1" })), plain.clone(), "401").await;
+    check(issuer.token(json!({ "groups": ["dev"], "iss": "https://127.0.0.1:1" })), plain.clone(), "401").await;
+    let forged = sign("one", &KeyPair::generate().unwrap(), issuer.url(), json!({ "groups": ["system:masters"] }));
+    check(forged, plain.clone(), "401").await;
+    let good = issuer.token(json!({ "groups": ["dev"] }));
+    let without_secret = json!({ "one": { "endpoint": format!("{}/claims", issuer.url()) } });
+    check(good.clone(), json!({ "_claim_sources": without_secret }), "401").await;
+    let unsafe_source = json!({ "one": { "endpoint": issuer.url().replace("https", "http") } });
+    check(good.clone(), json!({ "_claim_sources": unsafe_source }), "401").await;
+    check(good.clone(), json!({ "_claim_sources": {} }), "401").await;
+    check(good.clone(), json!({ "_claim_names": ["groups"] }), "401").await;
+    check(good, plain, dev).await;
 }
 
 #[tokio::test]

@@ -1,12 +1,14 @@
 //! The API server as clients see it: requests through `ApiServer::handle` over a memory store, and stock kubectl.
 //! Each module is one theme; `harness` is what they share.
-//! No sockets except in `aggregation`, `issuers`, `audit`, `authorization_chain`, `encryption`,
+//! No sockets except in `aggregation`, `issuers`, `audit*`, `authorization_chain`, `encryption`,
 //! `old_extension`, `conversion`, `kubectl*`, `clients`, `proxy`, `system_roots`, `shared_etcd` and `upstream_etcd`.
 
 mod acting_loops;
 mod aggregation;
 mod allocation;
 mod audit;
+mod audit_backends;
+mod audit_secrets;
 mod authorization_chain;
 mod clients;
 mod conformance;

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::cel::{CelError, Expression, Variables};
 
-/// Clocks of issuers may be ahead by this much, as for go-oidc.
-const NOT_BEFORE_LEEWAY_SECONDS: i64 = 300;
+/// Clocks of issuers may be ahead by this much, as for upstream's library.
+const NOT_BEFORE_LEEWAY_SECONDS: i64 = 60;
 
 /// Google's tokens name their issuer in two ways.
 pub fn full_issuer(issuer: &str) -> &str {
@@ -78,27 +78,42 @@ pub fn user(
 
 /// Issuer, audience and times. Returns when the token expires.
 fn standard_claims(config: &JwtAuthenticator, claims: &Map<String, Value>, now: i64) -> Result<i64, String> {
-    let issuer = full_issuer(claims.get("iss").and_then(Value::as_str).unwrap_or_default());
-    if issuer != config.issuer.url {
-        return Err(format!(
-            "oidc: id token issued by a different provider, expected {:?} got {issuer:?}",
-            config.issuer.url
-        ));
+    expiry(&config.issuer.url, &config.issuer.audiences, claims, now)
+}
+
+/// When a token of `issuer` for one of `audiences` expires. One that says what can't be read is refused.
+pub fn expiry(issuer: &str, audiences: &[String], claims: &Map<String, Value>, now: i64) -> Result<i64, String> {
+    let found = full_issuer(claims.get("iss").and_then(Value::as_str).unwrap_or_default());
+    if found != issuer {
+        return Err(format!("oidc: id token issued by a different provider, expected {issuer:?} got {found:?}"));
     }
-    let audiences: Vec<&str> = match claims.get("aud") {
+    let unreadable = |name: &str| format!("oidc: failed to unmarshal claims: {name:?} is not what it should be");
+    let found: Vec<&str> = match claims.get("aud") {
+        None | Some(Value::Null) => Vec::new(),
         Some(Value::String(one)) => vec![one],
-        Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
+        Some(Value::Array(several)) => {
+            several.iter().map(Value::as_str).collect::<Option<_>>().ok_or_else(|| unreadable("aud"))?
+        }
+        Some(_) => return Err(unreadable("aud")),
     };
-    if !config.issuer.audiences.iter().any(|a| audiences.contains(&a.as_str())) {
-        return Err(format!("oidc: expected audience in {:?} got {audiences:?}", config.issuer.audiences));
+    if !audiences.iter().any(|a| found.contains(&a.as_str())) {
+        return Err(format!("oidc: expected audience in {audiences:?} got {found:?}"));
     }
-    let seconds = |name: &str| claims.get(name).and_then(Value::as_f64).map(|seconds| seconds as i64);
-    let expires = seconds("exp").ok_or("oidc: token has no expiry")?;
+    // Numbers that are written as texts are numbers, as for Go's decoder.
+    let seconds = |name: &str| {
+        let number = match claims.get(name) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::String(text)) => text.parse::<f64>().ok().filter(|number| number.is_finite()),
+            Some(value) => value.as_f64(),
+        };
+        number.map(Some).ok_or_else(|| unreadable(name))
+    };
+    seconds("iat")?;
+    let expires = seconds("exp")?.ok_or("oidc: token has no expiry")? as i64;
     if expires <= now {
         return Err(format!("oidc: token is expired (Token Expiry: {expires})"));
     }
-    match seconds("nbf") {
+    match seconds("nbf")?.map(|seconds| seconds as i64) {
         Some(from) if from > now + NOT_BEFORE_LEEWAY_SECONDS => {
             Err(format!("oidc: current time {now} before the nbf (not before) time: {from}"))
         }
@@ -149,7 +164,7 @@ fn groups(
     }
     let mapping = &config.claim_mappings.groups;
     let found = match claims.get(&mapping.claim) {
-        None => return Ok(Vec::new()),
+        None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::String(one)) => Some(vec![one.as_str()]),
         Some(Value::Array(several)) => several.iter().map(Value::as_str).collect(),
         Some(_) => None,
@@ -257,8 +272,23 @@ mod tests {
         check(sub, json!({ "iss": "https://other" }), Err("different provider"));
         check(sub, json!({ "exp": 1000 }), Err("expired"));
         check(sub, json!({ "exp": null }), Err("no expiry"));
-        check(sub, json!({ "nbf": 1300 }), Ok("i:ada  [] {}"));
-        check(sub, json!({ "nbf": 1301 }), Err("not before"));
+        check(sub, json!({ "nbf": 1060 }), Ok("i:ada  [] {}"));
+        check(sub, json!({ "nbf": 1061 }), Err("not before"));
+        check(sub, json!({ "nbf": "1061" }), Err("not before"));
+        check(sub, json!({ "nbf": null, "exp": "2000" }), Ok("i:ada  [] {}"));
+        // What can't be read is not taken for absent.
+        for (name, value) in [
+            ("nbf", json!("later")),
+            ("nbf", json!([1061])),
+            ("nbf", json!(true)),
+            ("iat", json!({})),
+            ("exp", json!("inf")),
+            ("aud", json!(["b", 1])),
+            ("aud", json!({ "b": "b" })),
+        ] {
+            check(sub, json!({ name: value }), Err("failed to unmarshal claims"));
+        }
+        check(sub, json!({ "g": null }), Ok("i:ada  [] {}"));
         let email = "  claimMappings: {username: {claim: email, prefix: ''}}";
         check(email, json!({ "email": "a@b" }), Ok("a@b  [] {}"));
         check(email, json!({ "email": "a@b", "email_verified": false }), Err("email not verified"));
@@ -275,10 +305,10 @@ mod tests {
         let rules = "  claimMappings: {username: {claim: sub, prefix: ''}}\n  claimValidationRules: [{claim: hd, \
                      requiredValue: e.org}, {expression: 'claims.exp - claims.nbf <= 600', message: too long}]\n  \
                      userValidationRules: [{expression: \"!user.username.startsWith('system:')\", message: reserved}]";
-        check(rules, json!({ "hd": "e.org", "nbf": 1400 - 100 }), Err("expression"));
+        check(rules, json!({ "hd": "e.org", "nbf": 1050 }), Err("failed: too long"));
         check(rules, json!({ "hd": "e.org", "nbf": 900 }), Err("failed: too long"));
-        check(rules, json!({ "hd": "other", "nbf": 1300 }), Err("required claim hd value does not match"));
-        check(rules, json!({ "nbf": 1300 }), Err("required claim hd not present"));
+        check(rules, json!({ "hd": "other", "nbf": 1050 }), Err("required claim hd value does not match"));
+        check(rules, json!({ "nbf": 1050 }), Err("required claim hd not present"));
         let user = rules.replace("<= 600", "<= 6000");
         check(&user, json!({ "hd": "e.org", "nbf": 900 }), Ok("ada  [] {}"));
         check(&user, json!({ "hd": "e.org", "nbf": 900, "sub": "system:admin" }), Err("failed: reserved"));

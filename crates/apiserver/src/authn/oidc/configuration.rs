@@ -13,6 +13,7 @@ use api::{
 
 use crate::{
     cel::{Expression, types::Type},
+    server::config_document,
     transport::tls_config,
 };
 
@@ -31,6 +32,9 @@ pub struct AuthenticationConfiguration {
     pub jwt: Vec<JwtAuthenticator>,
     #[serde(default)]
     pub anonymous: Option<Anonymous>,
+    /// The text of the file, where mistakes are looked for.
+    #[serde(skip)]
+    pub source: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -144,11 +148,12 @@ impl AuthenticationConfiguration {
         if text.trim().is_empty() {
             return Err("it is empty".into());
         }
-        // The error of the reader names line and column.
-        let file: Self = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+        let file: Self = config_document::read(text)?;
         let version = file.api_version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/'));
         match version {
-            Some(version) if file.kind == KIND && VERSIONS.contains(&version) => Ok(file),
+            Some(version) if file.kind == KIND && VERSIONS.contains(&version) => {
+                Ok(Self { source: text.to_string(), ..file })
+            }
             _ => Err(format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version)),
         }
     }

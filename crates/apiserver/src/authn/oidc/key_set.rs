@@ -99,6 +99,9 @@ impl KeySet {
     /// The claims of a token that one of the keys signed. Times and audiences are for the caller to judge.
     pub async fn claims(&self, token: &str, algorithms: &[Algorithm]) -> Result<Map<String, Value>, String> {
         let header = jsonwebtoken::decode_header(token).map_err(|e| format!("oidc: malformed jwt: {e}"))?;
+        if header.crit.is_some() {
+            return Err("oidc: the token has a critical header that is not understood".into());
+        }
         if !algorithms.contains(&header.alg) {
             return Err(format!("oidc: id token signed with unsupported algorithm {:?}", header.alg));
         }

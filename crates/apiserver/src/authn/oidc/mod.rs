@@ -5,6 +5,7 @@
 pub mod configuration;
 
 mod claims;
+mod distributed_claims;
 mod key_set;
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
@@ -20,12 +21,14 @@ use env::Env;
 
 use self::{
     configuration::{Anonymous, AuthenticationConfiguration, CompiledExpressions, JwtAuthenticator},
+    distributed_claims::ClaimResolver,
     key_set::KeySet,
 };
 use super::{AuthenticatorResponse, TokenAuthenticator, User};
 use crate::{
     server::{
         config::{Config, Oidc},
+        config_document,
         reload::{self, ReloadMetrics, Reloadable, WatchedFiles},
     },
     storage::expiring::Expiring,
@@ -54,6 +57,8 @@ struct IssuerAuthenticator {
     expressions: CompiledExpressions,
     algorithms: Arc<[Algorithm]>,
     keys: Arc<KeySet>,
+    /// Of the groups, where a claim says them.
+    resolver: Option<ClaimResolver>,
 }
 
 /// Everything one configuration says.
@@ -71,14 +76,15 @@ impl Issuers {
         env: &Env,
     ) -> Result<Self, String> {
         let compiled = config.compile(own_issuers);
-        let compiled =
-            compiled.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))?;
+        let compiled = compiled.map_err(|errors| config_document::mistakes(&config.source, &errors))?;
         let mut by_url = HashMap::new();
         for (config, expressions) in config.jwt.into_iter().zip(compiled) {
             let keys = KeySet::new(&config.issuer, env)?;
             let algorithms = algorithms.clone();
             let url = config.issuer.url.clone();
-            by_url.insert(url, Arc::new(IssuerAuthenticator { config, expressions, algorithms, keys }));
+            let claim = config.claim_mappings.groups.claim.as_str();
+            let resolver = (!claim.is_empty()).then(|| ClaimResolver::new(claim, &config.issuer, env)).transpose()?;
+            by_url.insert(url, Arc::new(IssuerAuthenticator { config, expressions, algorithms, keys, resolver }));
         }
         Ok(Self { by_url, verified: Expiring::new(CACHED_TOKENS_MAX), anonymous: config.anonymous })
     }
@@ -187,7 +193,15 @@ impl TokenAuthenticator for JwtTokens {
 impl IssuerAuthenticator {
     /// Whose token it is and when it expires.
     async fn verify(&self, token: &str, now: i64) -> Result<(User, i64), String> {
-        let claims = self.keys.claims(token, &self.algorithms).await?;
+        let mut claims = self.keys.claims(token, &self.algorithms).await?;
+        let issuer = &self.config.issuer;
+        // Nobody is asked for the sake of a token that is not good.
+        claims::expiry(&issuer.url, &issuer.audiences, &claims, now)?;
+        let sources = distributed_claims::sources(&claims)?;
+        if let Some(resolver) = &self.resolver {
+            let expanded = resolver.expand(&mut claims, &sources, &self.algorithms, now).await;
+            expanded.map_err(|e| format!("oidc: could not expand distributed claims: {e}"))?;
+        }
         claims::user(&self.config, &self.expressions, claims, now)
     }
 }

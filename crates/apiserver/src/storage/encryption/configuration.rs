@@ -10,6 +10,8 @@ use serde_json::Value;
 
 use api::field::{ErrorList, Path};
 
+use crate::server::config_document;
+
 const KIND: &str = "EncryptionConfiguration";
 const API_VERSION: &str = "apiserver.config.k8s.io/v1";
 /// Upstream's names from before.
@@ -160,8 +162,7 @@ pub fn load(path: &FilePath) -> Result<Vec<ResourceConfiguration>, String> {
 }
 
 pub fn parse(text: &str) -> Result<Vec<ResourceConfiguration>, String> {
-    // The error of the reader names line and column, but may show what is there: keys are never shown.
-    let file: File = serde_saphyr::from_str(text).map_err(|e| without_snippet(&e.to_string()))?;
+    let file: File = config_document::read_secret(text)?;
     let named = (file.api_version.as_str(), file.kind.as_str());
     if named != (API_VERSION, KIND) && named != FORMER {
         return Err(format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version));
@@ -192,15 +193,10 @@ pub fn parse(text: &str) -> Result<Vec<ResourceConfiguration>, String> {
         found.push(ResourceConfiguration { resources, providers: usable });
     }
     if !errors.is_empty() {
-        return Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+        return Err(config_document::mistakes(text, &errors));
     }
-    refuse_masked(&found)?;
+    refuse_masked(&found, text)?;
     Ok(found)
-}
-
-/// The first line of what the reader of YAML says.
-fn without_snippet(message: &str) -> String {
-    message.lines().next().unwrap_or_default().to_string()
 }
 
 fn validate_names(names: &[String], path: &Path, errors: &mut ErrorList) {
@@ -237,14 +233,16 @@ fn validate_names(names: &[String], path: &Path, errors: &mut ErrorList) {
     }
 }
 
-fn refuse_masked(all: &[ResourceConfiguration]) -> Result<(), String> {
+fn refuse_masked(all: &[ResourceConfiguration], text: &str) -> Result<(), String> {
     let mut seen: HashSet<&GroupResource> = HashSet::new();
-    for entry in all {
-        for resource in &entry.resources {
+    for (entry_index, entry) in all.iter().enumerate() {
+        for (index, resource) in entry.resources.iter().enumerate() {
             for mask in [GroupResource::any_of(&resource.group), GroupResource::any_of("*")] {
                 if seen.contains(&mask) {
                     let (resource, mask) = (resource.shown(), mask.shown());
-                    return Err(format!("resource {resource:?} is masked by earlier rule {mask:?}"));
+                    let why = format!("resource {resource:?} is masked by earlier rule {mask:?}");
+                    let at = format!("resources[{entry_index}].resources[{index}]");
+                    return Err(config_document::mistake(text, &at, "", &why));
                 }
             }
         }
@@ -408,6 +406,9 @@ mod tests {
         }
         check(&whole("[secrets]", "[{identity: {}}]"), "");
         check("kind: [", "line 1");
+        check(&whole("[secrets]", "[{}]"), "line 5: resources[0].providers[0]: Invalid value");
+        check(&whole("[secrets]", "[{aesgcm: c2VjcmV0}]"), "line 5");
+        check(&whole("[secrets]", "[{aesgcm: {keys: [{name: a, secret:c2VjcmV0LXRoYXQ=}]}}]"), "line 5");
         check("apiVersion: v1\nkind: Pod\n", "no kind \"Pod\" is registered");
         check(&format!("apiVersion: {API_VERSION}\nkind: {KIND}\n"), "resources: Required value");
         check(&whole("[secrets]", "[{rot13: {}}]"), "unknown field");

@@ -71,6 +71,8 @@ pub struct KmsProvider {
     channel: Channel,
     state: RwLock<Option<Arc<WriteState>>>,
     opened: Expiring<[u8; 32], Opener>,
+    /// Keys that could not be decrypted a moment ago: a list must not wait for each of its values.
+    failed: Expiring<[u8; 32], String>,
     /// One asks at a time; others wait for the answer.
     asking: Semaphore,
     health: Mutex<Health>,
@@ -93,6 +95,7 @@ impl KmsProvider {
             channel,
             state: RwLock::default(),
             opened: Expiring::new(CACHED_SEEDS_MAX),
+            failed: Expiring::new(CACHED_SEEDS_MAX),
             asking: Semaphore::new(1),
             health: Mutex::new(health),
             metrics: metrics.clone(),
@@ -200,9 +203,13 @@ impl KmsProvider {
         let mut seed = vec![0; SEED_BYTES];
         self.env.fill_random(&mut seed);
         let cipher = Arc::new(DerivedAesGcm::new(&seed)?);
-        let request = EncryptRequest { plaintext: seed, uid: self.env.uuid() };
+        let request = EncryptRequest { plaintext: seed.clone(), uid: self.env.uuid() };
         let answer: EncryptResponse =
             self.call(ENCRYPT, request).await.map_err(|e| format!("failed to encrypt DEK, error: {e}"))?;
+        let holds_seed = |part: &Vec<u8>| part.windows(SEED_BYTES).any(|bytes| bytes == seed);
+        if holds_seed(&answer.ciphertext) || answer.annotations.values().any(holds_seed) {
+            return Err("failed to encrypt DEK: the KMS plugin answered with the DEK in the clear".into());
+        }
         let envelope = EncryptedObject {
             encrypted_data: Vec::new(),
             key_id: answer.key_id,
@@ -258,14 +265,20 @@ impl KmsProvider {
         if let Some(known) = self.opened.get(&key, now) {
             return Ok(known);
         }
+        if let Some(error) = self.failed.get(&key, now) {
+            return Err(error);
+        }
         let request = DecryptRequest {
             ciphertext: object.encrypted_dek_source.clone(),
             uid: self.env.uuid(),
             key_id: object.key_id.clone(),
             annotations: object.annotations.clone(),
         };
-        let answer: DecryptResponse =
-            self.call(DECRYPT, request).await.map_err(|e| format!("failed to decrypt DEK, error: {e}"))?;
+        let answer: DecryptResponse = self.call(DECRYPT, request).await.map_err(|e| {
+            let (error, now) = (format!("failed to decrypt DEK, error: {e}"), self.env.monotonic());
+            self.failed.insert(key, error.clone(), now + UNHEALTHY_TTL, now);
+            error
+        })?;
         let opener = match object.encrypted_dek_source_type {
             AES_GCM_KEY => Opener::Key(Arc::new(AesGcm::new(&answer.plaintext)?)),
             _ => Opener::Seed(Arc::new(DerivedAesGcm::new(&answer.plaintext)?)),

@@ -13,16 +13,19 @@ mod transformers;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::Bound,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
 
 use api::ApiError;
 use env::Env;
@@ -38,11 +41,16 @@ use crate::server::{
     reload::{self, ReloadMetrics, Reloadable, WatchedFiles},
 };
 
+/// Values that could not be decrypted are tried again this often, and so many of them at a time.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+const RETRIES_MAX: usize = 64;
+
 /// Keys whose values can't be decrypted, and why.
 #[derive(Default)]
 struct Unreadable {
     keys: RwLock<BTreeMap<String, String>>,
     count: AtomicUsize,
+    noted: Notify,
 }
 
 impl Unreadable {
@@ -56,6 +64,17 @@ impl Unreadable {
             None => drop(keys.remove(key)),
         }
         self.count.store(keys.len(), Ordering::Release);
+        if why.is_some() {
+            self.noted.notify_one();
+        }
+    }
+
+    /// Some of them, the first that come after `last`, and from the beginning again.
+    fn after(&self, last: &str) -> Vec<String> {
+        let keys = self.keys.read();
+        let behind = keys.range((Bound::Excluded(last.to_string()), Bound::Unbounded));
+        let all = behind.chain(keys.range(..=last.to_string()));
+        all.take(RETRIES_MAX).map(|(key, _)| key.clone()).collect()
     }
 
     fn why(&self, key: &str) -> Option<String> {
@@ -145,6 +164,41 @@ impl EncryptedStore {
         }
     }
 
+    /// Calls `then` when a value can be read that could not be before, since its key is back, or its key service. For as
+    /// long as the store lives.
+    pub fn on_recovery(self: &Arc<Self>, then: impl Fn() + Send + 'static) {
+        let (weak, unreadable, env) = (Arc::downgrade(self), self.unreadable.clone(), self.env.clone());
+        self.env.spawn(async move {
+            let mut last = String::new();
+            loop {
+                while unreadable.count.load(Ordering::Acquire) == 0 {
+                    unreadable.noted.notified().await;
+                    if weak.strong_count() == 0 {
+                        return;
+                    }
+                }
+                env.sleep(RETRY_INTERVAL).await;
+                let Some(store) = weak.upgrade() else { return };
+                if store.has_recovered(&mut last).await {
+                    then();
+                }
+            }
+        });
+    }
+
+    /// Tries some of what could not be read, those that come after `last`.
+    async fn has_recovered(&self, last: &mut String) -> bool {
+        for key in self.unreadable.after(last) {
+            match StoreLayer::get(self, &key).await {
+                Ok(Some(_)) => return true,
+                Ok(None) => self.unreadable.note(&key, None),
+                Err(error) => tracing::debug!(key, %error, "a value still can't be read"),
+            }
+            *last = key;
+        }
+        false
+    }
+
     /// Whether the value under `key` is not written as it would be now.
     pub async fn is_stale(&self, key: &str) -> Result<bool, StoreError> {
         let transformers = self.transformers.current();
@@ -191,6 +245,12 @@ async fn healthy(transformers: &Transformers) -> Result<(), String> {
         kms.check().await?;
     }
     Ok(())
+}
+
+impl Drop for EncryptedStore {
+    fn drop(&mut self) {
+        self.unreadable.noted.notify_one();
+    }
 }
 
 #[async_trait]

@@ -23,7 +23,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use api::ApiError;
 use env::Env;
@@ -72,6 +72,8 @@ pub struct WatchCache {
     resources: RwLock<HashMap<String, Arc<ResourceCache>>>,
     applied: watch::Sender<Revision>,
     store: Arc<dyn Store>,
+    /// Values that were skipped can be read now.
+    reload: Arc<Notify>,
     limits: Limits,
     env: Env,
 }
@@ -83,6 +85,7 @@ impl WatchCache {
             resources: RwLock::default(),
             applied: watch::Sender::new(0),
             store,
+            reload: Arc::default(),
             limits,
             env: env.clone(),
         });
@@ -92,7 +95,8 @@ impl WatchCache {
         let store = cache.store.clone();
         let memory = weak.clone();
         store.repair_from(Box::new(move |key, revision| memory.upgrade()?.stored(key, revision)));
-        env.spawn(async move { reflector::follow(weak, store, revision).await });
+        let reload = cache.reload.clone();
+        env.spawn(async move { reflector::follow(weak, store, revision, reload).await });
         env.spawn(reflector::expire(Arc::downgrade(&cache), env.clone()));
         Ok(cache)
     }
@@ -112,6 +116,11 @@ impl WatchCache {
         let entry = self.resources.read().get(prefix)?.get(&key[prefix.len()..])?;
         let object = (entry.object.meta.resource_version == revision).then_some(&entry.object)?;
         Some(storage::without_revision(object.json()))
+    }
+
+    /// Has everything loaded from the store once more.
+    pub fn reload(&self) {
+        self.reload.notify_one();
     }
 
     /// The revision up to which every change is in the cache.

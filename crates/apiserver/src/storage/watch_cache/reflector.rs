@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::StreamExt;
+use tokio::sync::Notify;
 
 use env::Env;
 use store::{Revision, Store, StoreError, WatchItem};
@@ -29,8 +30,8 @@ pub(super) async fn expire(cache: Weak<WatchCache>, env: Env) {
     }
 }
 
-/// Follows the store for as long as the cache lives.
-pub(super) async fn follow(cache: Weak<WatchCache>, store: Arc<dyn Store>, loaded: Revision) {
+/// Follows the store for as long as the cache lives, and loads it anew when `reload` says so.
+pub(super) async fn follow(cache: Weak<WatchCache>, store: Arc<dyn Store>, loaded: Revision, reload: Arc<Notify>) {
     let end = store::prefix_end(storage::ROOT);
     let mut revision = loaded;
     // A shared store may have several changes at the revision that was loaded: the ring must know, for clients that
@@ -38,9 +39,16 @@ pub(super) async fn follow(cache: Weak<WatchCache>, store: Arc<dyn Store>, loade
     let resume_at = |loaded: Revision| if store.is_shared() { loaded } else { loaded + 1 };
     let mut next = resume_at(loaded);
     loop {
+        let mut loads = false;
         let failure = match store.watch(storage::ROOT, &end, next).await {
             Ok(mut stream) => loop {
-                let item = stream.next().await;
+                let item = tokio::select! {
+                    item = stream.next() => item,
+                    () = reload.notified() => {
+                        loads = true;
+                        break StoreError::Unavailable("what could not be read before can be read now".into());
+                    }
+                };
                 let Some(cache) = cache.upgrade() else { return };
                 match item {
                     Some(Ok(WatchItem::Events(events))) => {
@@ -61,10 +69,15 @@ pub(super) async fn follow(cache: Weak<WatchCache>, store: Arc<dyn Store>, loade
         };
         let Some(cache) = cache.upgrade() else { return };
         tracing::warn!(error = %failure, revision, "the store watch broke; resuming");
-        if matches!(failure, StoreError::Compacted { .. }) {
+        if loads || matches!(failure, StoreError::Compacted { .. }) {
             match cache.load().await {
                 Ok(at) => (revision, next) = (at, resume_at(at)),
-                Err(e) => tracing::error!(error = %e, "failed to reload the watch cache"),
+                Err(e) => {
+                    tracing::error!(error = %e, "failed to reload the watch cache");
+                    if loads {
+                        reload.notify_one();
+                    }
+                }
             }
         }
         cache.env.sleep(RESUME_DELAY).await;
