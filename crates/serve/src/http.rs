@@ -58,6 +58,11 @@ pub trait Handler: Send + Sync + 'static {
 
     fn handshake_failed(&self) {}
 
+    /// What the next handshake goes by, where that is no longer what the listener began with. Made by `offering_http`.
+    fn tls_now(&self) -> Option<Arc<ServerConfig>> {
+        None
+    }
+
     /// May look at a connection before its TLS handshake; gives it back at once, or says later how it goes on. `None`
     /// then means that it has been served.
     fn before_tls(
@@ -68,17 +73,22 @@ pub trait Handler: Send + Sync + 'static {
     }
 }
 
+/// With the protocols that a client may choose from.
+pub fn offering_http(mut tls: ServerConfig) -> Arc<ServerConfig> {
+    tls.alpn_protocols = vec![H2.to_vec(), b"http/1.1".to_vec()];
+    Arc::new(tls)
+}
+
 /// Serves TLS until `stop`, then lets requests under way finish for a moment.
 pub async fn serve_https<H: Handler>(
     listener: TcpListener,
-    mut tls: ServerConfig,
+    tls: ServerConfig,
     handler: Arc<H>,
     limits: Limits,
     env: Env,
     stop: CancellationToken,
 ) {
-    tls.alpn_protocols = vec![H2.to_vec(), b"http/1.1".to_vec()];
-    serve(listener, Some(TlsAcceptor::from(Arc::new(tls))), handler, limits, env, stop).await;
+    serve(listener, Some(TlsAcceptor::from(offering_http(tls))), handler, limits, env, stop).await;
 }
 
 /// Serves plain HTTP until `stop`, then lets requests under way finish for a moment.
@@ -151,6 +161,7 @@ impl<H: Handler> Server<H> {
             let peer = Peer { address, certificates: None };
             return self.http(stream, slot, peer, false).await;
         };
+        let tls = self.handler.tls_now().map_or_else(|| tls.clone(), TlsAcceptor::from);
         let stream = match self.env.timeout(self.limits.handshake_timeout, tls.accept(stream)).await {
             Some(Ok(stream)) => stream,
             failed => {

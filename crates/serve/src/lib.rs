@@ -18,7 +18,7 @@ mod tls_options;
 
 pub use accept::{Accept, accept};
 pub use activity::{Answer, TrackedStream};
-pub use http::{Finite, Handler, Peer, serve_http, serve_https};
+pub use http::{Finite, Handler, Peer, offering_http, serve_http, serve_https};
 pub use limits::Limits;
 pub use replayed_stream::ReplayedStream;
 pub use slots::{Slot, Slots};

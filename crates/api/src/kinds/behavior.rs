@@ -101,6 +101,9 @@ pub trait Behavior: Send + Sync {
     /// `resize`, `approval`, `finalize`. Keeps everything as it was but the part the subresource is for.
     fn prepare_subresource_update(&self, _subresource: &str, _object: &mut Value, _old: &Value) {}
 
+    /// Notes the time in it, where the client did not. After `prepare_subresource_update`.
+    fn stamp_subresource_update(&self, _subresource: &str, _object: &mut Value, _old: &Value, _now: jiff::Timestamp) {}
+
     fn validate_subresource_update(&self, _subresource: &str, _object: &Value, _old: &Value, _errors: &mut ErrorList) {}
 
     /// The warning that every use of a deprecated kind gives.

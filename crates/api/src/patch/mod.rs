@@ -6,10 +6,12 @@
 mod json;
 mod merge;
 mod order;
+mod restore;
 mod strategic;
 
 pub use json::{JSON_PATCH_OPERATIONS_MAX, json_patch};
 pub use merge::{merge_diff, merge_patch};
+pub use restore::restore_error;
 pub use strategic::strategic;
 
 use serde_json::{Value, json};
@@ -24,7 +26,7 @@ fn unprocessable(cause: impl Into<String>) -> ApiError {
 }
 
 /// A value as Go's `%v` prints it, because some messages carry one.
-fn go_text(value: &Value) -> String {
+pub fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".into(),
         Value::String(text) => text.clone(),

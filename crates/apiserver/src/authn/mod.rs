@@ -17,11 +17,15 @@ mod tests;
 mod webhook;
 mod x509;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use http::{Extensions, HeaderMap, header};
+use rustls::DistinguishedName;
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
@@ -281,6 +285,18 @@ impl Chain {
             anonymous: Anonymous::Everywhere,
             uid_from_certificate: true,
         })
+    }
+
+    /// The names of the authorities whose certificates are believed now, of users and of proxies.
+    pub fn certificate_authorities(&self) -> Vec<DistinguishedName> {
+        let mut names: Vec<DistinguishedName> = Vec::new();
+        let proxies = self.front_proxy.as_ref().map(|proxy| proxy.authorities());
+        for authorities in self.client_authorities.iter().chain(proxies) {
+            names.extend(authorities.current().names().iter().cloned());
+        }
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(name.as_ref().to_vec()));
+        names
     }
 
     pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<AuthenticatorResponse, ApiError> {

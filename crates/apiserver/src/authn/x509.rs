@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use ::metrics::{Family, Metrics};
 use http::HeaderMap;
 use rustls::{
-    RootCertStore,
+    DistinguishedName, RootCertStore,
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
@@ -111,6 +111,10 @@ impl Authorities {
         Ok(Some(authorities))
     }
 
+    pub fn names(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
     /// The subject of a certificate these authorities signed; `None` if they did not.
     fn verify(&self, PeerCertificates(chain): &PeerCertificates) -> Option<User> {
         let (leaf, intermediates) = chain.split_first()?;
@@ -179,6 +183,10 @@ impl FrontProxy {
         let authorities = Authorities::reloaded(&config.ca_pem, config.ca_file.as_deref(), env, metrics)?;
         let authorities = authorities.ok_or("the request header authorities are empty")?;
         Ok(Self { authorities, config: config.clone() })
+    }
+
+    pub(super) fn authorities(&self) -> &Arc<Reloadable<Authorities>> {
+        &self.authorities
     }
 
     /// `Err`: the proxy is believed, and what it says of the user cannot be read.

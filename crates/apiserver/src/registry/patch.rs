@@ -119,8 +119,8 @@ impl Registry {
             }
         };
         let name = call.info.name.as_str();
-        let patched = move |old: &Value| -> Result<Value, ApiError> {
-            match kind {
+        Ok(Box::new(move |old: &Value| {
+            let patched = || match kind {
                 PatchType::Json if body.len() > LONG_PATCH_BYTES => off_worker(|| api::patch::json_patch(old, body)),
                 PatchType::Json => api::patch::json_patch(old, body),
                 PatchType::Merge => api::patch::merge_patch(old, &patch),
@@ -128,12 +128,16 @@ impl Registry {
                     Some((schema, id)) => api::patch::strategic(schema, *id, old, &patch),
                     None => api::patch::merge_patch(old, &patch),
                 },
-            }
-        };
-        Ok(Box::new(move |old: &Value| {
-            // Told with what it would have led to, which is made once more only then.
-            let refuse = |why: &str| unrestorable(&patched(old).unwrap_or_default(), why);
-            checked(call, served, name, patched(old)?, old, options, &refuse)
+            };
+            let refuse = |why: &str| match (kind, &served.schema) {
+                // Go has the patch as a map, and never the document as text.
+                (PatchType::Strategic, Some((schema, _))) => {
+                    unrestorable(api::patch::go_text(&patch), &api::patch::restore_error(schema, why))
+                }
+                // Told with what it would have led to, which is made once more only then.
+                _ => unrestorable(patched().unwrap_or_default().to_string(), why),
+            };
+            checked(call, served, name, patched()?, old, options, &refuse)
         }))
     }
 
@@ -205,9 +209,9 @@ fn without_kind<'e>((_, rest): (&str, &'e str)) -> &'e str {
 }
 
 /// A patch after which the document is none of its kind.
-fn unrestorable(patched: &Value, why: &str) -> ApiError {
+fn unrestorable(shown: String, why: &str) -> ApiError {
     let mut errors = ErrorList::new();
-    errors.invalid(&Path::new("patch"), patched.to_string(), why);
+    errors.invalid(&Path::new("patch"), shown, why);
     ApiError::invalid("", "", "", errors)
 }
 

@@ -294,7 +294,10 @@ impl Registry {
                 behavior.prepare_status_update(new, old);
                 behavior.stamp_status_update(new, old, self.cluster.env.now());
             }
-            other => behavior.prepare_subresource_update(other, new, old),
+            other => {
+                behavior.prepare_subresource_update(other, new, old);
+                behavior.stamp_subresource_update(other, new, old, self.cluster.env.now());
+            }
         }
         // A pod is not asked for anything else by being bound.
         if behavior.has_generation() && !["status", "binding"].contains(&change.subresource) {

@@ -8,14 +8,15 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+    DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
     client::danger::HandshakeSignatureValid,
     crypto::CryptoProvider,
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
-use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject};
-use serve::{Handler, Peer, serve_https};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use serve::{Handler, Peer, offering_http, serve_https};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +42,9 @@ impl ApiServer {
         listener: TcpListener,
         shutdown: BoxFuture<'static, ()>,
     ) -> Result<(), BoxError> {
-        let (tls, limits) = (tls(&self.config)?, self.config.limits.connections.clone());
+        let names = self.authentication.certificate_authorities();
+        let (begun, limits) = (tls(&self.config, names)?, self.config.limits.connections.clone());
+        let handler = Arc::new(Listener { server: self.clone(), tls: Mutex::new(None) });
         let stop = CancellationToken::new();
         let stopping = async {
             shutdown.await;
@@ -50,14 +53,23 @@ impl ApiServer {
             self.cluster.env.sleep(self.config.limits.shutdown_delay).await;
             stop.cancel();
         };
-        let serving = serve_https(listener, tls, self.clone(), limits, self.cluster.env.clone(), stop.clone());
+        let serving = serve_https(listener, begun, handler, limits, self.cluster.env.clone(), stop.clone());
         tokio::join!(serving, stopping);
         self.close_audit().await;
         Ok(())
     }
 }
 
-impl Handler for ApiServer {
+/// What a handshake goes by, and the authorities that it names.
+type Offered = (Vec<DistinguishedName>, Arc<ServerConfig>);
+
+/// The server behind its port. Clients are told the names of the authorities that are believed when they come.
+struct Listener {
+    server: Arc<ApiServer>,
+    tls: Mutex<Option<Offered>>,
+}
+
+impl Handler for Listener {
     type Body = Body;
 
     fn handle(self: &Arc<Self>, request: Request<Incoming>, peer: &Arc<Peer>) -> BoxFuture<'static, Response<Body>> {
@@ -68,32 +80,34 @@ impl Handler for ApiServer {
         if let Some(address) = peer.address {
             request.extensions_mut().insert(PeerAddress(address));
         }
-        let server = self.clone();
+        let server = self.server.clone();
         Box::pin(async move { ApiServer::handle(&server, request).await })
     }
 
     fn handshake_failed(&self) {
-        self.metrics.requests.handshake_failed();
+        self.server.metrics.requests.handshake_failed();
+    }
+
+    fn tls_now(&self) -> Option<Arc<ServerConfig>> {
+        let names = self.server.authentication.certificate_authorities();
+        let mut offered = self.tls.lock();
+        if let Some((known, tls)) = &*offered
+            && known.iter().map(AsRef::<[u8]>::as_ref).eq(names.iter().map(AsRef::<[u8]>::as_ref))
+        {
+            return Some(tls.clone());
+        }
+        let made = offering_http(tls(&self.server.config, names.clone()).ok()?);
+        *offered = Some((names, made.clone()));
+        Some(made)
     }
 }
 
-fn tls(config: &Config) -> Result<ServerConfig, BoxError> {
+fn tls(config: &Config, names: Vec<DistinguishedName>) -> Result<ServerConfig, BoxError> {
     let resolver = config.serving_certificate.clone().ok_or("no serving certificate is configured")?;
     let (builder, provider) = config.tls.builder()?;
-    let mut roots = RootCertStore::empty();
-    let proxies = config.authentication.request_header.as_ref().map(|r| r.ca_pem.as_slice()).unwrap_or_default();
-    for certificate in
-        CertificateDer::pem_slice_iter(&config.client_ca_pem).chain(CertificateDer::pem_slice_iter(proxies))
-    {
-        roots.add(certificate?)?;
-    }
-    let from_file = config.authentication.request_header.as_ref().is_some_and(|r| r.ca_file.is_some())
-        || config.client_ca_file.is_some();
-    // Files may name others later; a client that is told no names shows what it has.
-    let subjects = if from_file { Vec::new() } else { roots.subjects() };
-    let builder = match roots.is_empty() && !from_file {
+    let builder = match names.is_empty() {
         true => builder.with_no_client_auth(),
-        false => builder.with_client_cert_verifier(Arc::new(ProofOfKey::new(subjects, provider))),
+        false => builder.with_client_cert_verifier(Arc::new(ProofOfKey::new(names, provider))),
     };
     Ok(builder.with_cert_resolver(resolver))
 }

@@ -75,7 +75,7 @@ pub struct ApiServer {
     pub debug: debug::DebugHandlers,
     /// The page at `/console/`, where there is one.
     pub console: console::Console,
-    authentication: Arc<authn::Chain>,
+    pub(super) authentication: Arc<authn::Chain>,
     authorizer: Arc<authz::Chain>,
     pub(crate) in_flight: InFlight,
     pub(crate) flow_control: Arc<FlowControl>,

@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rustls::{ClientConfig, RootCertStore};
+use parking_lot::Mutex;
+use rustls::{ClientConfig, RootCertStore, SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -10,19 +11,38 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::listening::{self, Listening};
+use crate::listening::{self, Authority, Listening};
 
 /// Of real time, on a machine that is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Notes which authorities a server names, and shows no certificate.
+#[derive(Debug, Default)]
+struct ToldAuthorities(Mutex<Vec<Vec<u8>>>);
+
+impl ResolvesClientCert for ToldAuthorities {
+    fn resolve(&self, names: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        *self.0.lock() = names.iter().map(|name| name.to_vec()).collect();
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
 async fn connect(server: &Listening) -> TlsStream<TcpStream> {
+    connect_with(server, Arc::default()).await
+}
+
+async fn connect_with(server: &Listening, told: Arc<ToldAuthorities>) -> TlsStream<TcpStream> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(server.authority().pem.as_bytes()) {
         roots.add(certificate.unwrap()).unwrap();
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
+    let config = Arc::new(builder.with_root_certificates(roots).with_client_cert_resolver(told));
     let stream = TcpStream::connect(("127.0.0.1", server.port)).await.unwrap();
     let name = ServerName::try_from("127.0.0.1").unwrap();
     TlsConnector::from(config).connect(name, stream).await.unwrap()
@@ -72,5 +92,25 @@ async fn nodes_renew_their_leases_while_others_send_bodies_slowly() {
         let read = env::timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
         read.expect("an answer").unwrap();
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_told_whose_certificates_are_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("client-ca.pem");
+    std::fs::write(&file, Authority::named("first").pem).unwrap();
+    let server = listening::start_with(|config| config.client_ca_file = Some(file.clone())).await;
+    let told = async || {
+        let told = Arc::new(ToldAuthorities::default());
+        connect_with(&server, told.clone()).await;
+        let names = told.0.lock().clone();
+        names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect::<Vec<_>>()
+    };
+    let names = told().await;
+    assert!(names.len() == 2 && names[0].ends_with("ca") && names[1].ends_with("first"), "{names:?}");
+    std::fs::write(&file, Authority::named("second").pem).unwrap();
+    while !told().await[1].ends_with("second") {
+        env::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -116,6 +116,9 @@ async fn patches_of_all_types() {
     assert_eq!(patched["data"], json!({ "m": "1", "j": "2" }));
     let strategic = s.patch("strategic-merge-patch", &path, json!({ "data": { "s": "3" } })).await.expect(200);
     assert_eq!(strategic["data"], json!({ "m": "1", "j": "2", "s": "3" }));
+    let mistyped = s.patch("strategic-merge-patch", &path, json!({ "metadata": { "labels": "x" } })).await;
+    let told = "patch: Invalid value: \"map[metadata:map[labels:x]]\": cannot restore map from string";
+    mistyped.refused(422, "Invalid", told);
     assert_eq!(s.patch("unknown-patch", &path, json!({})).await.code, 415);
     s.patch("apply", &path, json!({})).await.refused(422, "Invalid", "fieldManager: Required value");
     let applied = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "z" }, "data": { "a": "1" } });

@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::signer_name;
+use super::{condition_times, signer_name};
 use crate::{
     field::{ErrorList, Path},
     kinds::{
@@ -64,6 +64,11 @@ impl Behavior for CertificateSigningRequest {
         }
     }
 
+    fn stamp_status_update(&self, object: &mut Value, old: &Value, now: Timestamp) {
+        condition_times::keep_decisions(object, old);
+        condition_times::stamp(object, old, now);
+    }
+
     /// A decision: beside the metadata only the conditions change.
     fn prepare_subresource_update(&self, subresource: &str, object: &mut Value, old: &Value) {
         if subresource != "approval" {
@@ -74,6 +79,12 @@ impl Behavior for CertificateSigningRequest {
         set(object, "status", old.get("status").cloned().unwrap_or_default());
         if let Some(status) = crate::kinds::common::access::part_mut(object, "status") {
             set(status, "conditions", conditions);
+        }
+    }
+
+    fn stamp_subresource_update(&self, subresource: &str, object: &mut Value, old: &Value, now: Timestamp) {
+        if subresource == "approval" {
+            condition_times::stamp(object, old, now);
         }
     }
 

@@ -3,5 +3,6 @@
 
 pub mod certificate_signing_request;
 pub mod cluster_trust_bundle;
+mod condition_times;
 pub mod pod_certificate_request;
 pub mod signer_name;
