@@ -39,6 +39,7 @@ use std::{
 };
 
 pub use self::apiextensions::{
+    custom_resource::custom_resource,
     custom_resource_definition::{self, ApprovalState, FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER},
     internal_form, stored_definition,
 };
@@ -57,6 +58,13 @@ use crate::Verb;
 pub enum Scope {
     Cluster,
     Namespaced,
+}
+
+impl Scope {
+    /// As definitions of custom resources say it.
+    pub fn parse(scope: &str) -> Self {
+        if scope == "Namespaced" { Self::Namespaced } else { Self::Cluster }
+    }
 }
 
 /// One served resource: a row of the table, or a version of a CustomResourceDefinition.
@@ -109,6 +117,25 @@ pub struct Subresource {
 }
 
 impl Resource {
+    /// One of a CustomResourceDefinition or of another server, as a client has to know it.
+    pub fn custom(group: &str, version: &str, kind: &str, plural: &str, scope: Scope) -> Self {
+        Self {
+            group: group.to_string(),
+            version: version.to_string(),
+            kind: kind.to_string(),
+            plural: plural.to_string(),
+            singular: kind.to_lowercase(),
+            list_kind: format!("{kind}List"),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            scope,
+            verbs: Verb::RESOURCE.to_vec(),
+            subresources: Vec::new(),
+            behavior: Arc::new(Plain),
+            storage: StorageForm::custom(group, plural),
+        }
+    }
+
     /// `v1`, `apps/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }

@@ -6,10 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use api::{
-    Resource, Scope, Verb,
-    kinds::{StorageForm, Subresource},
-};
+use api::{Resource, Scope, Verb, kinds::Subresource};
 
 use super::{
     behavior::CustomBehavior,
@@ -60,19 +57,13 @@ fn version(definition: &Value, version: &Value, storage_version: &StorageVersion
         deprecation: (version["deprecated"] == true).then(|| deprecation(spec, version)),
     };
     let resource = Resource {
-        group: group.into(),
-        version: name.into(),
-        kind: kind.into(),
-        plural: text(names, "plural").into(),
         singular: text(names, "singular").into(),
         list_kind: text(names, "listKind").into(),
         short_names: texts(&names["shortNames"]),
         categories: texts(&names["categories"]),
-        scope: if text(spec, "scope") == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
-        verbs: Verb::RESOURCE.to_vec(),
         subresources,
         behavior: Arc::new(behavior),
-        storage: StorageForm::custom(group, text(names, "plural")),
+        ..Resource::custom(group, name, kind, text(names, "plural"), Scope::parse(text(spec, "scope")))
     };
     Served {
         prefix: storage::prefix(&resource),
