@@ -33,6 +33,12 @@ pub fn access_modes(owner: &Value) -> String {
     short.iter().filter(|(mode, _)| modes.contains(mode)).map(|(_, short)| *short).collect::<Vec<_>>().join(",")
 }
 
+/// The cell `Capacity`, of a volume's spec or of a claim's status.
+pub fn capacity(owner: &Value) -> String {
+    let capacity = plain(&owner["capacity"]["storage"]);
+    if capacity.is_empty() { "0".to_string() } else { capacity }
+}
+
 const SOURCES: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -238,10 +244,9 @@ impl Behavior for PersistentVolume {
         let (spec, status) = (&object["spec"], &object["status"]);
         let phase = if deleting(object) { "Terminating" } else { text(status, "phase") };
         let claim = part(spec, "claimRef").map(|c| format!("{}/{}", text(c, "namespace"), text(c, "name")));
-        let capacity = plain(&spec["capacity"]["storage"]);
         vec![
             name_of(object),
-            json!(if capacity.is_empty() { "0".to_string() } else { capacity }),
+            json!(capacity(spec)),
             json!(access_modes(spec)),
             json!(text(spec, "persistentVolumeReclaimPolicy")),
             json!(phase),
