@@ -18,12 +18,12 @@ mod queue_metrics;
 mod rate_limit;
 mod server_list;
 mod service_account_transport;
+mod streaming_transport;
 mod transport;
 mod work_queue;
 
 use kubeconfig::{exec_identity, exec_plugin};
 
-pub use answers::{read_events, read_list};
 pub use any_certificate::AnyCertificate;
 pub use api::{Api, ListParams, Patch};
 pub use change_queue::{ObjectChange, ObjectSubscription};
@@ -41,5 +41,6 @@ pub use object_forms::{read_once, sweep_object_forms};
 pub use rate_limit::RequestRate;
 pub use server_list::ServerList;
 pub use service_account_transport::ServiceAccountTransport;
+pub use streaming_transport::StreamingTransport;
 pub use transport::{Client, ObjectList, Transport, WatchStream, may_have_happened};
 pub use work_queue::WorkQueue;
