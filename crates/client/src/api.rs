@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use ::api::{ApiError, Resource, kinds};
 use bytes::Bytes;
-use http::{Method, Request};
+use http::Method;
 use k8s_openapi::{List, ListableResource, apimachinery::pkg::apis::meta::v1::DeleteOptions};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -52,6 +52,14 @@ impl ListParams {
         if let Some(token) = &self.continue_token {
             add("continue", token);
         }
+        query
+    }
+
+    /// That of a watch after a version, with bookmarks.
+    pub fn watch_query(&self, resource_version: &str) -> String {
+        let mut query = Self { resource_version: Some(resource_version.to_string()), ..self.clone() }.query();
+        push_query(&mut query, "watch", "true");
+        push_query(&mut query, "allowWatchBookmarks", "true");
         query
     }
 }
@@ -115,15 +123,8 @@ impl<K: k8s_openapi::Resource> Api<K> {
         path
     }
 
-    async fn call(&self, method: Method, uri: String, content: &str, body: Vec<u8>) -> Result<Bytes, ApiError> {
-        let request = Request::builder()
-            .method(method)
-            .uri(uri)
-            .header("accept", "application/json")
-            .header("content-type", content)
-            .body(Bytes::from(body))
-            .map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?;
-        self.client.request(request).await
+    async fn call(&self, method: Method, uri: String, content_type: &str, body: Vec<u8>) -> Result<Bytes, ApiError> {
+        self.client.call(method, &uri, content_type, body).await
     }
 }
 

@@ -3,9 +3,8 @@
 //! Errors are the server's own `Status`.
 
 use api::{ApiError, Resource};
-use bytes::Bytes;
 use client::Client;
-use http::{Method, Request};
+use http::Method;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use serde_json::Value;
 
@@ -73,13 +72,6 @@ pub async fn call(
     content: &str,
     body: Vec<u8>,
 ) -> Result<Value, ApiError> {
-    let request = Request::builder()
-        .method(method)
-        .uri(uri)
-        .header("accept", "application/json")
-        .header("content-type", content)
-        .body(Bytes::from(body))
-        .map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?;
-    let answer = client.request(request).await?;
+    let answer = client.call(method, &uri, content, body).await?;
     serde_json::from_slice(&answer).map_err(|e| ApiError::internal(format!("couldn't read the server's answer: {e}")))
 }

@@ -6,14 +6,12 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use api::{
-    ApiError,
     quantity::{self, Quantity as QuantityValue},
     selectors::LabelSelector,
 };
 use bytes::Bytes;
 use client::{Client, ListParams};
 use env::Env;
-use http::Request;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{
@@ -221,7 +219,7 @@ impl MetricsClient {
     async fn pod_usages(&self, path: String) -> Result<Arc<Vec<PodUsage>>, String> {
         let shared = shared(&self.pods, &path, self.env.monotonic());
         let read = async {
-            let body = get(&self.client, &path).await.map_err(|error| error.message.clone())?;
+            let body = self.client.get(&path).await.map_err(|error| error.message.clone())?;
             let list: Items<PodUsage> = parse(&body)?;
             Ok(Arc::new(list.items))
         };
@@ -321,7 +319,7 @@ impl MetricsClient {
 
     async fn get(&self, path: &str) -> Result<Bytes, String> {
         let answer = shared(&self.answers, path, self.env.monotonic());
-        let ask = async { get(&self.client, path).await.map_err(|error| error.message.clone()) };
+        let ask = async { self.client.get(path).await.map_err(|error| error.message.clone()) };
         answer.get_or_init(|| ask).await.clone()
     }
 }
@@ -340,12 +338,6 @@ fn shared<T>(
     }
     answers.retain(|_, (at, _)| now.saturating_sub(*at) < SHARED_FOR);
     answers.entry(key.to_string()).or_insert_with(|| (now, Arc::default())).1.clone()
-}
-
-pub async fn get(client: &Client, path: &str) -> Result<Bytes, ApiError> {
-    let request = Request::get(path).header("accept", "application/json").body(Bytes::new());
-    let request = request.map_err(|error| ApiError::bad_request(format!("couldn't make a request: {error}")))?;
-    client.request(request).await
 }
 
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
