@@ -31,6 +31,22 @@ macro_rules! run {
     };
 }
 
+/// A command without further ones, in one row.
+#[macro_export]
+macro_rules! subcommand {
+    ($constant:ident, $name:literal, $aliases:expr, $usage:literal, $about:literal, $flags:expr, $function:ident) => {
+        pub static $constant: $crate::command::Command = $crate::command::Command {
+            name: $name,
+            aliases: $aliases,
+            usage: $usage,
+            about: $about,
+            flags: $flags,
+            commands: &[],
+            run: $crate::run!($function),
+        };
+    };
+}
+
 const GLOBALS: FlagTables = &[GLOBAL];
 
 pub enum Invocation {
