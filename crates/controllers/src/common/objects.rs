@@ -61,6 +61,14 @@ pub async fn delete_all(client: &Client, resource: &Resource, namespace: &str) -
     call(client, Method::DELETE, path, "application/json", encode(&options)?).await.map(drop)
 }
 
+/// What is gone already needs no more.
+pub fn gone(result: Result<(), ApiError>) -> Result<(), ApiError> {
+    match result {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn encode(options: &DeleteOptions) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(options).map_err(|e| ApiError::internal(format!("couldn't encode a request: {e}")))
 }
