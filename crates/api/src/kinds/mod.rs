@@ -43,10 +43,10 @@ pub use self::apiextensions::{
     custom_resource_definition::{self, ApprovalState, FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER},
     internal_form, stored_definition,
 };
-pub use self::common::metadata;
+pub use self::common::{columns::selector_text, metadata};
 pub use self::core::pod::update as pod_update;
 pub use self::core::pod_spec::projections::drop_disabled as drop_disabled_fields;
-pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;
+pub use self::core::pod_spec::resources::is_extended as is_extended_resource;
 pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
 pub use self::internal::storage_version::set_common_encoding_version;
 pub use behavior::{Allocates, Behavior, Column, Handler, Plain, Propagation};
