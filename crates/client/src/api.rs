@@ -71,12 +71,19 @@ pub fn push_query(query: &mut String, name: &str, value: &str) {
     }
     query.push_str(name);
     query.push('=');
-    for byte in value.bytes() {
+    query.push_str(&percent_encode(value));
+}
+
+/// As one segment of a path, or as a value of a query.
+pub fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => query.push(byte as char),
-            _ => query.push_str(&format!("%{byte:02X}")),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte as char),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
         }
     }
+    encoded
 }
 
 pub enum Patch {

@@ -25,7 +25,7 @@ mod work_queue;
 use kubeconfig::{exec_identity, exec_plugin};
 
 pub use any_certificate::AnyCertificate;
-pub use api::{Api, ListParams, Patch};
+pub use api::{Api, ListParams, Patch, percent_encode};
 pub use change_queue::{ObjectChange, ObjectSubscription};
 pub use delegated::{User, bearer_token};
 pub use events::{EventRecorder, EventType, ObjectRef, reference};

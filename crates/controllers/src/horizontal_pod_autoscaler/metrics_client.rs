@@ -10,7 +10,7 @@ use api::{
     selectors::LabelSelector,
 };
 use bytes::Bytes;
-use client::{Client, ListParams};
+use client::{Client, ListParams, percent_encode};
 use env::Env;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -233,7 +233,7 @@ impl MetricsClient {
         selector: &LabelSelector,
         metric_selector: &LabelSelector,
     ) -> Result<Sample, String> {
-        let path = format!("{}/namespaces/{namespace}/pods/*/{}", self.custom_metrics().await?, segment(name));
+        let path = format!("{}/namespaces/{namespace}/pods/*/{}", self.custom_metrics().await?, percent_encode(name));
         let metrics = self.custom(with_metric_selector(path, Some(selector), metric_selector)).await?;
         if metrics.is_empty() {
             return Err("no metrics returned from custom metrics API".into());
@@ -260,11 +260,17 @@ impl MetricsClient {
         let root = self.custom_metrics().await?;
         let path = match object.kind.as_str() {
             // Whatever name the reference gives: nobody reaches out of a namespace this way.
-            "Namespace" if group.is_empty() => format!("{root}/namespaces/{namespace}/metrics/{}", segment(name)),
+            "Namespace" if group.is_empty() => {
+                format!("{root}/namespaces/{namespace}/metrics/{}", percent_encode(name))
+            }
             kind => {
                 let whole = |error: String| format!("unable to fetch metrics from custom metrics API: {error}");
                 let resource = targets.group_resource(group, kind).await.map_err(whole)?;
-                format!("{root}/namespaces/{namespace}/{resource}/{}/{}", segment(&object.name), segment(name))
+                format!(
+                    "{root}/namespaces/{namespace}/{resource}/{}/{}",
+                    percent_encode(&object.name),
+                    percent_encode(name)
+                )
             }
         };
         let metrics = self.custom(with_metric_selector(path, None, metric_selector)).await?;
@@ -302,7 +308,7 @@ impl MetricsClient {
     async fn external_metric(&self, name: &str, namespace: &str, selector: &LabelSelector) -> Result<Sample, String> {
         let text = selector.to_string();
         let params = if text.is_empty() { ListParams::default() } else { ListParams::labels(text) };
-        let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{}", segment(name));
+        let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{}", percent_encode(name));
         let answer = self.get(&with_query(path, &params)).await;
         let metrics = answer
             .and_then(|body| parse::<Items<ExternalMetric>>(&body))
@@ -359,22 +365,10 @@ fn with_metric_selector(mut path: String, pods: Option<&LabelSelector>, metric: 
     for (name, text) in questions {
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             let mark = if path.contains('?') { '&' } else { '?' };
-            path.push_str(&format!("{mark}{name}={}", segment(&text)));
+            path.push_str(&format!("{mark}{name}={}", percent_encode(&text)));
         }
     }
     path
-}
-
-/// Percent-encoded, as one part of a path or one value of a query.
-pub fn segment(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte as char),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }
 
 /// The use of one resource by pod. A pod of which one container was not measured is left out.

@@ -5,7 +5,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use api::ApiError;
-use client::Client;
+use client::{Client, percent_encode};
 use env::Env;
 use http::Method;
 use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    metrics_client::{parse, segment},
+    metrics_client::parse,
     plan::{Failure, Scale},
 };
 use crate::common::resources::Resources;
@@ -42,7 +42,7 @@ struct ResourcePath {
 
 impl ResourcePath {
     fn scale(&self, namespace: &str, name: &str) -> String {
-        format!("{}/namespaces/{namespace}/{}/{}/scale", self.root, self.plural, segment(name))
+        format!("{}/namespaces/{namespace}/{}/{}/scale", self.root, self.plural, percent_encode(name))
     }
 }
 
@@ -179,7 +179,7 @@ impl ScaleTargets {
         if group.is_empty() {
             return paths;
         }
-        let answer = self.client.get(&format!("/apis/{}", segment(group))).await;
+        let answer = self.client.get(&format!("/apis/{}", percent_encode(group))).await;
         let Ok(list) = answer.map_err(|error| error.message.clone()).and_then(|body| parse::<GroupList>(&body)) else {
             return paths;
         };
