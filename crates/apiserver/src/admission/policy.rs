@@ -12,11 +12,12 @@ use super::{
     Attributes,
     admission_metrics::policy_checked,
     matching::{self, Matched},
-    policy_index::{self, Binding, Compiled, Effect, PolicyIndex, text},
+    policy_index::{self, Binding, Compiled, Effect, PolicyIndex},
 };
 use crate::{
     audit, authz,
     cel::{self, CelError, Expression, Variables, authorizer::AuthorizerChecks},
+    json_fields::text,
     storage::{cluster::Cluster, index::Indexed},
 };
 
@@ -43,17 +44,17 @@ impl Effect for Validations {
     fn new(spec: &Value) -> Self {
         let list = |field: &str| spec[field].as_array().cloned().unwrap_or_default();
         let validation = |v: &Value| Validation {
-            expression: Expression::compile(v["expression"].as_str().unwrap_or_default()),
-            source: text(v, "expression"),
-            message: text(v, "message"),
+            expression: Expression::compile(text(v, "expression")),
+            source: text(v, "expression").into(),
+            message: text(v, "message").into(),
             message_expression: v["messageExpression"].as_str().filter(|e| !e.is_empty()).map(Expression::compile),
-            reason: text(v, "reason"),
+            reason: text(v, "reason").into(),
         };
         Self {
             validations: list("validations").iter().map(validation).collect(),
             annotations: list("auditAnnotations")
                 .iter()
-                .map(|a| (text(a, "key"), Expression::compile(a["valueExpression"].as_str().unwrap_or_default())))
+                .map(|a| (text(a, "key").to_string(), Expression::compile(text(a, "valueExpression"))))
                 .collect(),
         }
     }

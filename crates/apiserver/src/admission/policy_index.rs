@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     cel::{self, CelError, Expression, Variables},
+    json_fields::text,
     storage::{cluster::Cluster, index::Index},
 };
 
@@ -92,16 +93,12 @@ impl<E> PolicyIndex<E> {
     }
 }
 
-pub fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or_default().to_string()
-}
-
 impl Binding {
     fn new(name: String, spec: &Value) -> Self {
         let actions = spec["validationActions"].as_array().into_iter().flatten();
         Self {
             name,
-            policy: text(spec, "policyName"),
+            policy: text(spec, "policyName").into(),
             params: spec["paramRef"].clone(),
             matcher: Matcher::new(&spec["matchResources"]),
             actions: actions.filter_map(|a| a.as_str().map(str::to_string)).collect(),
@@ -112,14 +109,14 @@ impl Binding {
 impl<E: Effect> Policy<E> {
     fn new(name: String, spec: &Value) -> Self {
         let variables = spec["variables"].as_array().into_iter().flatten();
-        let variable = |v: &Value| (text(v, "name"), E::compile_variable(v["expression"].as_str().unwrap_or_default()));
+        let variable = |v: &Value| (text(v, "name").into(), E::compile_variable(text(v, "expression")));
         let kind = &spec["paramKind"];
         Self {
             name,
             matcher: Matcher::new(&spec["matchConstraints"]),
             conditions: Conditions::new(&spec["matchConditions"]),
             variables: variables.map(variable).collect(),
-            params: kind.is_object().then(|| (text(kind, "apiVersion"), text(kind, "kind"))),
+            params: kind.is_object().then(|| (text(kind, "apiVersion").into(), text(kind, "kind").into())),
             ignores_failure: spec["failurePolicy"] == "Ignore",
             effect: E::new(spec),
         }

@@ -20,17 +20,10 @@ use crate::{
         served::{Served, StorageVersion},
     },
     handlers::codec::SchemaRef,
+    json_fields::{text, texts},
     registry::custom::{Conversion, Custom, PrinterColumn, ScalePaths},
     storage,
 };
-
-pub fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_default()
-}
-
-fn texts(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(|t| t.as_str().map(str::to_string)).collect()
-}
 
 /// Every served version of a definition, by the names that were accepted.
 pub fn resources(definition: &Value) -> Vec<Arc<Served>> {
