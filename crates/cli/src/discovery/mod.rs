@@ -12,6 +12,7 @@ use http::header;
 use serde_json::{Value, json};
 
 use crate::{
+    describe::fields::texts,
     failure::{Failure, Result},
     rest::{Rest, path},
     session::Session,
@@ -109,10 +110,6 @@ pub struct Discovery {
     pub fresh: bool,
     /// Groups whose server did not answer.
     pub failed: Vec<(String, String)>,
-}
-
-fn texts(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_string).collect()
 }
 
 fn text(value: &Value) -> String {
