@@ -112,8 +112,12 @@ impl ProcessStat {
 /// Seconds of Unix time at which the machine was started.
 pub fn boot_time() -> i64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
-    line.and_then(|seconds| seconds.trim().parse().ok()).unwrap_or(0)
+    parse_boot_time(&stat).unwrap_or(0)
+}
+
+/// When the machine was booted, in Unix time, as `/proc/stat` says it.
+pub fn parse_boot_time(stat: &str) -> Option<i64> {
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! Told by `node_status` of a node that it has just made; one that was there already has nothing to tell.
 //! Each stage is told once.
 
+use cadvisor::proc_files::parse_boot_time;
 use jiff::Timestamp;
 use metrics::{Family, Metrics};
 use parking_lot::Mutex;
@@ -86,8 +87,7 @@ impl NodeStartup {
 
 /// When the machine was booted, from the kernel's `/proc/stat`.
 pub fn boot_time(stat: &str) -> Option<Timestamp> {
-    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    Timestamp::from_second(seconds).ok()
+    Timestamp::from_second(parse_boot_time(stat)?).ok()
 }
 
 #[cfg(test)]
