@@ -2,6 +2,7 @@
 //! The table is `verbs::ROOT`; run by `lib`.
 //! Nothing is asked of a server here.
 
+use api::names::distance;
 use futures::future::LocalBoxFuture;
 
 use crate::{
@@ -248,22 +249,6 @@ fn unknown_command(command: &Command, path: &str, argument: &str) -> Failure {
         near.iter().for_each(|name| text.push_str(&format!("\t{name}\n")));
     }
     Failure::Plain(text)
-}
-
-/// How many letters must change.
-pub fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.to_lowercase().chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.to_lowercase().chars().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let cost = before + usize::from(x != *y);
-            before = row[j + 1];
-            row[j + 1] = cost.min(row[j] + 1).min(before + 1);
-        }
-    }
-    row[b.len()]
 }
 
 fn flag_lines(flags: FlagTables) -> String {

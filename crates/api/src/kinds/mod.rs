@@ -44,6 +44,7 @@ pub use self::apiextensions::{
     internal_form, stored_definition,
 };
 pub use self::common::{columns::selector_text, metadata};
+pub use self::core::persistent_volume::access_modes;
 pub use self::core::pod::update as pod_update;
 pub use self::core::pod_spec::projections::drop_disabled as drop_disabled_fields;
 pub use self::core::pod_spec::resources::is_extended as is_extended_resource;

@@ -26,8 +26,8 @@ use crate::{
 pub struct PersistentVolume;
 
 /// `RWO,ROX`, in upstream's order.
-pub fn access_modes(owner: &Value) -> String {
-    let modes: Vec<&str> = texts(owner, "accessModes").collect();
+pub fn access_modes(modes: &Value) -> String {
+    let modes: Vec<&str> = modes.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let short =
         [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
     short.iter().filter(|(mode, _)| modes.contains(mode)).map(|(_, short)| *short).collect::<Vec<_>>().join(",")
@@ -247,7 +247,7 @@ impl Behavior for PersistentVolume {
         vec![
             name_of(object),
             json!(capacity(spec)),
-            json!(access_modes(spec)),
+            json!(access_modes(&spec["accessModes"])),
             json!(text(spec, "persistentVolumeReclaimPolicy")),
             json!(phase),
             json!(claim.unwrap_or_default()),

@@ -117,8 +117,11 @@ impl Behavior for PersistentVolumeClaim {
         let (spec, status) = (&object["spec"], &object["status"]);
         let phase = if deleting(object) { "Terminating" } else { text(status, "phase") };
         let volume = text(spec, "volumeName");
-        let (capacity, modes) =
-            if volume.is_empty() { (String::new(), String::new()) } else { (capacity(status), access_modes(status)) };
+        let (capacity, modes) = if volume.is_empty() {
+            (String::new(), String::new())
+        } else {
+            (capacity(status), access_modes(&status["accessModes"]))
+        };
         vec![
             name_of(object),
             json!(phase),
