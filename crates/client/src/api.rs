@@ -55,6 +55,11 @@ impl ListParams {
         query
     }
 
+    /// The path with the query.
+    pub fn append_to(&self, path: String) -> String {
+        with_query(path, &self.query())
+    }
+
     /// That of a watch after a version, with bookmarks.
     pub fn watch_query(&self, resource_version: &str) -> String {
         let mut query = Self { resource_version: Some(resource_version.to_string()), ..self.clone() }.query();
@@ -210,14 +215,14 @@ impl<K: k8s_openapi::Resource + Serialize + DeserializeOwned> Api<K> {
     }
 
     pub async fn delete_collection(&self, params: &ListParams, options: &DeleteOptions) -> Result<(), ApiError> {
-        let uri = with_query(self.path(None, None), &params.query());
+        let uri = params.append_to(self.path(None, None));
         self.call(Method::DELETE, uri, JSON, encode(options)?).await.map(drop)
     }
 }
 
 impl<K: ListableResource + Serialize + DeserializeOwned> Api<K> {
     pub async fn list(&self, params: &ListParams) -> Result<List<K>, ApiError> {
-        let uri = with_query(self.path(None, None), &params.query());
+        let uri = params.append_to(self.path(None, None));
         parse(&self.call(Method::GET, uri, JSON, Vec::new()).await?)
     }
 }

@@ -54,7 +54,7 @@ impl<T: StreamingTransport> Transport for T {
         namespace: Option<&str>,
         params: &ListParams,
     ) -> Result<ObjectList, ApiError> {
-        let response = get(self, with_query(resource.path(namespace, None), &params.query())).await?;
+        let response = get(self, params.append_to(resource.path(namespace, None))).await?;
         read_list(resource, &collect::<T>(response.into_body()).await?)
     }
 

@@ -173,7 +173,7 @@ impl MetricsClient {
         let whole_namespace = of.autoscalers > QUESTIONS_PER_NAMESPACE_MAX;
         let selector = if whole_namespace { String::new() } else { of.selector.to_string() };
         let params = if selector.is_empty() { ListParams::default() } else { ListParams::labels(selector) };
-        let path = with_query(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods", of.namespace), &params);
+        let path = params.append_to(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods", of.namespace));
         let usages = self.pod_usages(path).await;
         let usages = usages.map_err(|error| format!("unable to fetch metrics from resource metrics API: {error}"))?;
         let usages: Vec<&PodUsage> = match whole_namespace {
@@ -197,7 +197,7 @@ impl MetricsClient {
         selector: &LabelSelector,
     ) -> Result<Vec<ContainerSample>, String> {
         let params = ListParams::labels(selector.to_string());
-        let path = with_query(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"), &params);
+        let path = params.append_to(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"));
         let mut samples = Vec::new();
         for usage in self.pod_usages(path).await?.iter() {
             for container in &usage.containers {
@@ -309,7 +309,7 @@ impl MetricsClient {
         let text = selector.to_string();
         let params = if text.is_empty() { ListParams::default() } else { ListParams::labels(text) };
         let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{}", percent_encode(name));
-        let answer = self.get(&with_query(path, &params)).await;
+        let answer = self.get(&params.append_to(path)).await;
         let metrics = answer
             .and_then(|body| parse::<Items<ExternalMetric>>(&body))
             .map_err(|error| format!("unable to fetch metrics from external metrics API: {error}"))?;
@@ -352,11 +352,6 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
 
 fn milli(quantity: &Quantity) -> Result<i64, String> {
     quantity::milli_value(quantity).ok_or_else(|| format!("{:?} is no quantity", quantity.0))
-}
-
-fn with_query(path: String, params: &ListParams) -> String {
-    let query = params.query();
-    if query.is_empty() { path } else { format!("{path}?{query}") }
 }
 
 fn with_metric_selector(mut path: String, pods: Option<&LabelSelector>, metric: &LabelSelector) -> String {
