@@ -11,7 +11,7 @@ use crate::{
         Behavior, Column,
         behavior::status_without_generation,
         common::{
-            access::{default_absent, default_to, entries, is_set, items, part, part_mut, text, text_at, texts},
+            access::{default_absent, default_to, entries, is_set, items, part, part_mut, text, text_at},
             checks,
             columns::{age, age_of, deleting, name, name_of, plain, string, wide},
             quantities,
