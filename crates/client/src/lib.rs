@@ -2,7 +2,6 @@
 //! The transport is a seam: HTTPS to another process, or a call into the API server of this one.
 //! Invariant: no component reaches the store or another component except through here (tidy: `dependencies`).
 
-mod answers;
 mod any_certificate;
 mod api;
 mod change_queue;

@@ -1,6 +1,8 @@
 //! Requests, lists and watches over HTTP: what every transport does with answers whose bodies arrive piece by piece.
 //! Made whole by `https`, and by the simulator's connections; objects are read by `answers`.
 
+mod answers;
+
 use ::api::{ApiError, Resource};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,11 +11,8 @@ use http::{Request, Response, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::{
-    ListParams, ObjectList, Transport, WatchStream,
-    answers::{read_events, read_list},
-    api::with_query,
-};
+use self::answers::{read_events, read_list};
+use crate::{ListParams, ObjectList, Transport, WatchStream, api::with_query};
 
 /// A `Transport` but for the way a request takes.
 pub trait StreamingTransport: Send + Sync + 'static {
