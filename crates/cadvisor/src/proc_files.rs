@@ -112,12 +112,7 @@ impl ProcessStat {
 /// Seconds of Unix time at which the machine was started.
 pub fn boot_time() -> i64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    parse_boot_time(&stat).unwrap_or(0)
-}
-
-/// When the machine was booted, in Unix time, as `/proc/stat` says it.
-pub fn parse_boot_time(stat: &str) -> Option<i64> {
-    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+    metrics::boot_time(&stat).unwrap_or(0)
 }
 
 #[cfg(test)]

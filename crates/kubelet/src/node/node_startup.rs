@@ -2,7 +2,6 @@
 //! Told by `node_status` of a node that it has just made; one that was there already has nothing to tell.
 //! Each stage is told once.
 
-use cadvisor::proc_files::parse_boot_time;
 use jiff::Timestamp;
 use metrics::{Family, Metrics};
 use parking_lot::Mutex;
@@ -87,7 +86,7 @@ impl NodeStartup {
 
 /// When the machine was booted, from the kernel's `/proc/stat`.
 pub fn boot_time(stat: &str) -> Option<Timestamp> {
-    Timestamp::from_second(parse_boot_time(stat)?).ok()
+    Timestamp::from_second(metrics::boot_time(stat)?).ok()
 }
 
 #[cfg(test)]
