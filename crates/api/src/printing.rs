@@ -2,7 +2,11 @@
 //! Used by `kinds/*` for their cells.
 //! Invariant: pure; the time is an argument (tidy: `pure_files`).
 
+use std::time::Duration;
+
 use jiff::Timestamp;
+
+use crate::codec::format_duration;
 
 /// `5d3h`, as `kubectl get` shows the time since `timestamp`.
 pub fn age(timestamp: Option<&str>, now: Timestamp) -> String {
@@ -10,6 +14,11 @@ pub fn age(timestamp: Option<&str>, now: Timestamp) -> String {
         Some(then) => human_duration(now.as_second() - then.as_second()),
         None => "<unknown>".to_string(),
     }
+}
+
+/// As Go prints a duration, to the millisecond: `1h0m0s`, `1.5s`, `300ms`.
+pub fn go_duration(duration: Duration) -> String {
+    format_duration(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).saturating_mul(1_000_000))
 }
 
 /// Two units at most, the finer one only while it matters.

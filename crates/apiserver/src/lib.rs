@@ -18,6 +18,7 @@ mod discovery;
 mod filters;
 mod flow_control;
 mod handlers;
+mod json_fields;
 mod metrics;
 mod metrics_api;
 mod openapi;

@@ -43,7 +43,8 @@ pub fn device_of(path: &Path) -> String {
     Devices::read().name(major, minor)
 }
 
-fn device_number(text: &str) -> Option<(u64, u64)> {
+/// `MAJOR:MINOR`.
+pub fn device_number(text: &str) -> Option<(u64, u64)> {
     let (major, minor) = text.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }

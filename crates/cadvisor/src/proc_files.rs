@@ -112,8 +112,7 @@ impl ProcessStat {
 /// Seconds of Unix time at which the machine was started.
 pub fn boot_time() -> i64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
-    line.and_then(|seconds| seconds.trim().parse().ok()).unwrap_or(0)
+    metrics::boot_time(&stat).unwrap_or(0)
 }
 
 #[cfg(test)]

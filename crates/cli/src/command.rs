@@ -2,6 +2,7 @@
 //! The table is `verbs::ROOT`; run by `lib`.
 //! Nothing is asked of a server here.
 
+use api::names::distance;
 use futures::future::LocalBoxFuture;
 
 use crate::{
@@ -28,6 +29,22 @@ pub struct Command {
 macro_rules! run {
     ($function:path) => {
         Some(|session, matches| Box::pin($function(session, matches)))
+    };
+}
+
+/// A command without further ones, in one row.
+#[macro_export]
+macro_rules! subcommand {
+    ($constant:ident, $name:literal, $aliases:expr, $usage:literal, $about:literal, $flags:expr, $function:ident) => {
+        pub static $constant: $crate::command::Command = $crate::command::Command {
+            name: $name,
+            aliases: $aliases,
+            usage: $usage,
+            about: $about,
+            flags: $flags,
+            commands: &[],
+            run: $crate::run!($function),
+        };
     };
 }
 
@@ -232,22 +249,6 @@ fn unknown_command(command: &Command, path: &str, argument: &str) -> Failure {
         near.iter().for_each(|name| text.push_str(&format!("\t{name}\n")));
     }
     Failure::Plain(text)
-}
-
-/// How many letters must change.
-pub fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.to_lowercase().chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.to_lowercase().chars().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let cost = before + usize::from(x != *y);
-            before = row[j + 1];
-            row[j + 1] = cost.min(row[j] + 1).min(before + 1);
-        }
-    }
-    row[b.len()]
 }
 
 fn flag_lines(flags: FlagTables) -> String {

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     failure::{Failure, Result},
-    flags::{Matches, parse_duration},
+    flags::Matches,
     kubeconfig::{Config, Places, resolve},
     kuberc::plugin_policy::PluginPolicy,
     output::Output,
@@ -96,7 +96,7 @@ impl Session {
         let text = self.matches.str("request-timeout");
         let nanos = match text.parse::<i64>() {
             Ok(seconds) => seconds.saturating_mul(1_000_000_000),
-            Err(_) => parse_duration(text).ok_or_else(|| {
+            Err(_) => api::codec::parse_duration(text).map_err(|_| {
                 Failure::message("Invalid timeout value. Timeout must be a single integer in seconds, or an integer followed by a corresponding time unit (e.g. 1s | 2m | 3h)")
             })?,
         };

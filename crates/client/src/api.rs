@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use ::api::{ApiError, Resource, kinds};
 use bytes::Bytes;
-use http::{Method, Request};
+use http::Method;
 use k8s_openapi::{List, ListableResource, apimachinery::pkg::apis::meta::v1::DeleteOptions};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -54,6 +54,19 @@ impl ListParams {
         }
         query
     }
+
+    /// The path with the query.
+    pub fn append_to(&self, path: String) -> String {
+        with_query(path, &self.query())
+    }
+
+    /// That of a watch after a version, with bookmarks.
+    pub fn watch_query(&self, resource_version: &str) -> String {
+        let mut query = Self { resource_version: Some(resource_version.to_string()), ..self.clone() }.query();
+        push_query(&mut query, "watch", "true");
+        push_query(&mut query, "allowWatchBookmarks", "true");
+        query
+    }
 }
 
 /// Appends `name=value`, percent-encoded, to a URL query.
@@ -63,12 +76,19 @@ pub fn push_query(query: &mut String, name: &str, value: &str) {
     }
     query.push_str(name);
     query.push('=');
-    for byte in value.bytes() {
+    query.push_str(&percent_encode(value));
+}
+
+/// As one segment of a path, or as a value of a query.
+pub fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => query.push(byte as char),
-            _ => query.push_str(&format!("%{byte:02X}")),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte as char),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
         }
     }
+    encoded
 }
 
 pub enum Patch {
@@ -115,15 +135,8 @@ impl<K: k8s_openapi::Resource> Api<K> {
         path
     }
 
-    async fn call(&self, method: Method, uri: String, content: &str, body: Vec<u8>) -> Result<Bytes, ApiError> {
-        let request = Request::builder()
-            .method(method)
-            .uri(uri)
-            .header("accept", "application/json")
-            .header("content-type", content)
-            .body(Bytes::from(body))
-            .map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?;
-        self.client.request(request).await
+    async fn call(&self, method: Method, uri: String, content_type: &str, body: Vec<u8>) -> Result<Bytes, ApiError> {
+        self.client.call(method, &uri, content_type, body).await
     }
 }
 
@@ -202,14 +215,14 @@ impl<K: k8s_openapi::Resource + Serialize + DeserializeOwned> Api<K> {
     }
 
     pub async fn delete_collection(&self, params: &ListParams, options: &DeleteOptions) -> Result<(), ApiError> {
-        let uri = with_query(self.path(None, None), &params.query());
+        let uri = params.append_to(self.path(None, None));
         self.call(Method::DELETE, uri, JSON, encode(options)?).await.map(drop)
     }
 }
 
 impl<K: ListableResource + Serialize + DeserializeOwned> Api<K> {
     pub async fn list(&self, params: &ListParams) -> Result<List<K>, ApiError> {
-        let uri = with_query(self.path(None, None), &params.query());
+        let uri = params.append_to(self.path(None, None));
         parse(&self.call(Method::GET, uri, JSON, Vec::new()).await?)
     }
 }

@@ -5,23 +5,19 @@
 
 use std::sync::Arc;
 
-use ::api::{ApiError, Reason, Resource};
-use async_trait::async_trait;
+use ::api::{ApiError, Reason};
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use parking_lot::{Mutex, RwLock};
 use rustls::{client::ResolvesClientCert, pki_types::CertificateDer, sign::CertifiedKey};
 
 use crate::{
-    AnyCertificate, ListParams, ObjectList, Transport, WatchStream,
-    answers::{read_events, read_list},
-    api::{push_query, with_query},
+    AnyCertificate,
     connections::{Connections, ONLY_SERVER, Route, SEVERAL_SERVERS, Timeouts},
     exec_identity::ExecIdentity,
     server_list::ServerList,
+    streaming_transport::StreamingTransport,
 };
 
 /// Who we are to the server.
@@ -189,37 +185,6 @@ impl HttpsTransport {
         pool.client.clone()
     }
 
-    /// Sends a request and returns the answer with its body still to come. A server that was never reached is left for
-    /// the next one; what may have been carried out is not sent again.
-    pub async fn stream(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, ApiError> {
-        if let Some(exec) = &self.identity.exec
-            && let Err(error) = exec.refresh(&self.identity).await
-        {
-            self.reachability.set(&self.servers.current(), Some(error.to_string()));
-            return Err(ApiError::new(Reason::ServiceUnavailable, error.to_string()));
-        }
-        self.complete(request.headers_mut());
-        let mut others = self.servers.count() - 1;
-        loop {
-            let server = self.servers.current();
-            match self.stream_from(&server, request.clone()).await {
-                Ok(response) => {
-                    if response.status().is_server_error() {
-                        self.servers.leave(&server);
-                    }
-                    return Ok(response);
-                }
-                Err((error, was_reached)) => {
-                    self.servers.leave(&server);
-                    if was_reached || others == 0 {
-                        return Err(error);
-                    }
-                    others -= 1;
-                }
-            }
-        }
-    }
-
     /// Who asks.
     fn complete(&self, headers: &mut http::HeaderMap) {
         headers.insert(header::USER_AGENT, self.user_agent.clone());
@@ -267,58 +232,41 @@ impl HttpsTransport {
         self.reachability.set(server, problem);
         answer
     }
+}
 
-    async fn get(&self, uri: String) -> Result<Response<Incoming>, ApiError> {
-        let request = Request::get(uri)
-            .header(header::ACCEPT, "application/json")
-            .body(Bytes::new())
-            .map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?;
-        let response = self.stream(request).await?;
-        if response.status().is_success() {
-            return Ok(response);
+impl StreamingTransport for HttpsTransport {
+    /// Sends a request and returns the answer with its body still to come. A server that was never reached is left for
+    /// the next one; what may have been carried out is not sent again.
+    async fn stream(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, ApiError> {
+        if let Some(exec) = &self.identity.exec
+            && let Err(error) = exec.refresh(&self.identity).await
+        {
+            self.reachability.set(&self.servers.current(), Some(error.to_string()));
+            return Err(ApiError::new(Reason::ServiceUnavailable, error.to_string()));
         }
-        let status = response.status().as_u16();
-        Err(ApiError::from_status(status, &collect(response.into_body()).await?))
-    }
-}
-
-async fn collect(body: Incoming) -> Result<Bytes, ApiError> {
-    let whole = body.collect().await;
-    Ok(whole.map_err(|e| ApiError::new(Reason::ServiceUnavailable, format!("the answer broke off: {e}")))?.to_bytes())
-}
-
-#[async_trait]
-impl Transport for HttpsTransport {
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
-        let (parts, body) = self.stream(request).await?.into_parts();
-        Ok(Response::from_parts(parts, collect(body).await?))
-    }
-
-    async fn list(
-        &self,
-        resource: &Resource,
-        namespace: Option<&str>,
-        params: &ListParams,
-    ) -> Result<ObjectList, ApiError> {
-        let response = self.get(with_query(resource.path(namespace, None), &params.query())).await?;
-        read_list(resource, &collect(response.into_body()).await?)
+        self.complete(request.headers_mut());
+        let mut others = self.servers.count() - 1;
+        loop {
+            let server = self.servers.current();
+            match self.stream_from(&server, request.clone()).await {
+                Ok(response) => {
+                    if response.status().is_server_error() {
+                        self.servers.leave(&server);
+                    }
+                    return Ok(response);
+                }
+                Err((error, was_reached)) => {
+                    self.servers.leave(&server);
+                    if was_reached || others == 0 {
+                        return Err(error);
+                    }
+                    others -= 1;
+                }
+            }
+        }
     }
 
-    async fn watch(
-        &self,
-        resource: &Resource,
-        namespace: Option<&str>,
-        params: &ListParams,
-        resource_version: &str,
-    ) -> Result<WatchStream, ApiError> {
-        let mut query = ListParams { resource_version: Some(resource_version.to_string()), ..params.clone() }.query();
-        push_query(&mut query, "watch", "true");
-        push_query(&mut query, "allowWatchBookmarks", "true");
-        let response = self.get(with_query(resource.path(namespace, None), &query)).await?;
-        let chunks = response
-            .into_body()
-            .into_data_stream()
-            .map_err(|e| ApiError::new(Reason::ServiceUnavailable, format!("the watch broke off: {e}")));
-        Ok(read_events(chunks.boxed()))
+    fn unreachable(why: &str) -> ApiError {
+        ApiError::new(Reason::ServiceUnavailable, why)
     }
 }

@@ -2,7 +2,6 @@
 //! The transport is a seam: HTTPS to another process, or a call into the API server of this one.
 //! Invariant: no component reaches the store or another component except through here (tidy: `dependencies`).
 
-mod answers;
 mod any_certificate;
 mod api;
 mod change_queue;
@@ -18,14 +17,14 @@ mod queue_metrics;
 mod rate_limit;
 mod server_list;
 mod service_account_transport;
+mod streaming_transport;
 mod transport;
 mod work_queue;
 
 use kubeconfig::{exec_identity, exec_plugin};
 
-pub use answers::{read_events, read_list};
 pub use any_certificate::AnyCertificate;
-pub use api::{Api, ListParams, Patch};
+pub use api::{Api, ListParams, Patch, percent_encode};
 pub use change_queue::{ObjectChange, ObjectSubscription};
 pub use delegated::{User, bearer_token};
 pub use events::{EventRecorder, EventType, ObjectRef, reference};
@@ -41,5 +40,6 @@ pub use object_forms::{read_once, sweep_object_forms};
 pub use rate_limit::RequestRate;
 pub use server_list::ServerList;
 pub use service_account_transport::ServiceAccountTransport;
+pub use streaming_transport::StreamingTransport;
 pub use transport::{Client, ObjectList, Transport, WatchStream, may_have_happened};
 pub use work_queue::WorkQueue;

@@ -8,7 +8,7 @@ use ::api::{ApiError, Object, Resource, WatchEvent};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use http::{Request, Response};
+use http::{Method, Request, Response, header, request::Builder};
 
 use crate::{Api, ListParams};
 
@@ -69,6 +69,34 @@ impl Client {
 
     pub fn namespaced<K: k8s_openapi::Resource>(&self, namespace: &str) -> Api<K> {
         Api::new(self.clone(), Some(namespace.to_string()))
+    }
+
+    /// Asks for JSON.
+    pub async fn get(&self, uri: &str) -> Result<Bytes, ApiError> {
+        self.get_as(uri, "application/json").await
+    }
+
+    /// Asks for this content type, or the alternatives it lists.
+    pub async fn get_as(&self, uri: &str, accept: &str) -> Result<Bytes, ApiError> {
+        self.send(Request::get(uri).header(header::ACCEPT, accept), Bytes::new()).await
+    }
+
+    /// Sends a body of this content type, and asks for JSON.
+    pub async fn call(
+        &self,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<Bytes, ApiError> {
+        let request = Request::builder().method(method).uri(uri);
+        let request = request.header(header::ACCEPT, "application/json").header(header::CONTENT_TYPE, content_type);
+        self.send(request, body.into()).await
+    }
+
+    async fn send(&self, request: Builder, body: Bytes) -> Result<Bytes, ApiError> {
+        let request = request.body(body);
+        self.request(request.map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?).await
     }
 
     /// Sends a request and turns any non-2xx answer into an `ApiError`.

@@ -1,5 +1,5 @@
 //! The certificate authorities that this machine believes, where nobody names another.
-//! Used by `apiserver` for webhooks and by `kubelet` for manifests from a URL.
+//! Used by every client of TLS: `client`, `cli`, webhooks of `apiserver`, manifests of `kubelet`, backends of `ingress`.
 //! They are read once, and only if somebody needs them.
 
 use std::{

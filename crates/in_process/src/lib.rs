@@ -104,9 +104,7 @@ impl Transport for InProcessTransport {
         params: &ListParams,
         resource_version: &str,
     ) -> Result<WatchStream, ApiError> {
-        let params = ListParams { resource_version: Some(resource_version.to_string()), ..params.clone() };
-        let query = format!("{}&watch=true&allowWatchBookmarks=true", params.query());
-        let response = self.get(resource, namespace, &query).await?;
+        let response = self.get(resource, namespace, &params.watch_query(resource_version)).await?;
         response.extensions().get::<ObjectStream>().and_then(ObjectStream::take).ok_or_else(|| missing("watch"))
     }
 }

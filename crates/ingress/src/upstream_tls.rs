@@ -3,7 +3,7 @@
 //! Invariant: connections of two settings are never mixed (type: each has an id, which the pool keeps them by).
 
 use std::{
-    fmt, fs,
+    fmt,
     hash::{Hash, Hasher},
     sync::{
         Arc,
@@ -22,10 +22,6 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
 
 use crate::backends::Protocol;
-
-/// Where systems keep the authorities that they trust.
-const SYSTEM_BUNDLES: &[&str] =
-    &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TrustedRoots {
@@ -122,8 +118,12 @@ fn verifier(
         TrustedRoots::Anybody => return Ok(Arc::new(client::AnyCertificate(provider.clone()))),
         TrustedRoots::Pem(pem) => roots(pem)?,
         TrustedRoots::System => {
-            let bundle = SYSTEM_BUNDLES.iter().find_map(|path| fs::read(path).ok());
-            roots(&bundle.ok_or("this machine has no certificate authorities")?)?
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(env::system_roots::certificates().iter().cloned());
+            if roots.is_empty() {
+                return Err("this machine has no certificate authorities".into());
+            }
+            roots
         }
     };
     let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();

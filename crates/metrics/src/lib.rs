@@ -17,7 +17,7 @@ use std::{
 
 pub use histogram::Histogram;
 use parking_lot::Mutex;
-pub use process::process;
+pub use process::{boot_time, process};
 pub use text::{CONTENT_TYPE, Labels, Samples, Text};
 
 /// Label sets of one family beyond this are not counted.

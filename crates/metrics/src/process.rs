@@ -7,6 +7,11 @@ use crate::Text;
 /// The kernel counts processor time and start times in hundredths of a second for programs.
 const TICKS_PER_SECOND: f64 = 100.0;
 
+/// When the machine was booted, in Unix time, as the kernel's `/proc/stat` says it.
+pub fn boot_time(stat: &str) -> Option<i64> {
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
 pub fn process(out: &mut Text) {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
@@ -38,9 +43,8 @@ pub fn process(out: &mut Text) {
         let seconds = (user + system) / TICKS_PER_SECOND;
         out.single("process_cpu_seconds_total", "counter", "User and system CPU time spent in seconds.", seconds);
     }
-    let booted = read("/proc/stat").lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<f64>().ok());
-    if let (Some(booted), Some(started)) = (booted, ticks(19)) {
-        let seconds = booted + started / TICKS_PER_SECOND;
+    if let (Some(booted), Some(started)) = (boot_time(&read("/proc/stat")), ticks(19)) {
+        let seconds = booted as f64 + started / TICKS_PER_SECOND;
         out.single("process_start_time_seconds", "gauge", "Start of the process since the unix epoch.", seconds);
     }
     if let Ok(open) = std::fs::read_dir("/proc/self/fd") {

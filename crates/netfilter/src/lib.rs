@@ -20,4 +20,4 @@ pub use nft_command::{Nft, NftError};
 pub use nft_monitor::{NftEvent, NftMonitor};
 pub use packet::{Family, Protocol};
 pub use socket::{NetfilterSocket, open, request};
-pub use table_repair::{Suspicion, TableRepair};
+pub use table_repair::TableRepair;

@@ -1,18 +1,17 @@
 //! When a whole table is written anew: at the start, after a refused change, and when somebody else changed it.
 //! Kept by `proxy` and `network_policy`, which write the table; fed by `NftMonitor`.
-//! Time is an argument.
 
 use std::{io, time::Duration};
 
-use env::Backoff;
+use env::{Backoff, Env};
 
-use crate::NftEvent;
+use crate::{NftError, NftEvent, NftMonitor};
 
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// What a notification asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Suspicion {
+enum Suspicion {
     /// Nothing, or what is due already.
     None,
     /// Notifications were lost: the table is to be looked for, and `changed` called if it is not there.
@@ -59,17 +58,56 @@ impl TableRepair {
         self.retry_at = None;
     }
 
+    /// Writes the whole table, and notes what came of it. `find` looks whether the table is there.
+    pub async fn write(
+        &mut self,
+        monitor: &mut NftMonitor,
+        write: impl Future<Output = Result<(), NftError>>,
+        find: impl Future<Output = io::Result<()>>,
+        env: &Env,
+    ) -> Result<(), NftError> {
+        let written = match monitor.suspended_during(write).await {
+            // Nobody listened: who took it away again in the meantime went unheard.
+            Ok(()) => find.await.map_err(|error| NftError::Refused(error.to_string())),
+            refused => refused,
+        };
+        match &written {
+            Ok(()) => self.written(env.monotonic()),
+            Err(_) => self.failed(env.monotonic()),
+        }
+        written
+    }
+
+    /// Whether a notification makes it necessary to write the whole table, which is noted. `find` looks whether the table is
+    /// there, and is asked only when notifications were lost.
+    pub async fn is_needed_after(
+        &mut self,
+        event: io::Result<NftEvent>,
+        find: impl Future<Output = io::Result<()>>,
+        env: &Env,
+    ) -> io::Result<bool> {
+        let needed = match self.suspect(event)? {
+            Suspicion::None => false,
+            Suspicion::Lost => find.await.is_err(),
+            Suspicion::Changed => true,
+        };
+        if needed {
+            self.changed(env.monotonic());
+        }
+        Ok(needed)
+    }
+
     /// The whole table could not be written.
-    pub fn failed(&mut self, now: Duration) {
+    fn failed(&mut self, now: Duration) {
         self.retry_at = Some(now + self.backoff.next_delay());
     }
 
     /// The whole table is in the kernel.
-    pub fn written(&mut self, now: Duration) {
+    fn written(&mut self, now: Duration) {
         (self.full_needed, self.full_finished) = (false, Some(now));
     }
 
-    pub fn suspect(&mut self, event: io::Result<NftEvent>) -> io::Result<Suspicion> {
+    fn suspect(&mut self, event: io::Result<NftEvent>) -> io::Result<Suspicion> {
         // One flush comes as many messages; the repair is already due.
         if self.full_needed && self.retry_at.is_some() {
             return Ok(Suspicion::None);
@@ -85,7 +123,7 @@ impl TableRepair {
     }
 
     /// Two agents with the same table name would fight for ever; not at full speed.
-    pub fn changed(&mut self, now: Duration) {
+    fn changed(&mut self, now: Duration) {
         self.full_needed = true;
         match self.full_finished {
             Some(at) if now.saturating_sub(at) < self.backoff.coming_delay() => {
@@ -126,6 +164,18 @@ mod tests {
         assert_eq!(repair.suspect(Ok(NftEvent::Overrun)).unwrap(), Suspicion::Lost);
         repair.changed(now);
         assert_eq!((repair.is_full_needed(), repair.retry_in(now)), (true, None));
+    }
+
+    #[tokio::test]
+    async fn a_table_that_is_there_after_lost_notifications_is_left_alone() {
+        let (env, mut repair) = (Env::real(), TableRepair::default());
+        repair.written(env.monotonic());
+        let mut overrun = async |found| {
+            let needed = repair.is_needed_after(Ok(NftEvent::Overrun), async { found }, &env).await.unwrap();
+            (needed, repair.is_full_needed())
+        };
+        assert_eq!(overrun(Ok(())).await, (false, false));
+        assert_eq!(overrun(Err(io::Error::other("no such table"))).await, (true, true));
     }
 
     #[test]

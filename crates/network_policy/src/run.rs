@@ -13,7 +13,7 @@ use k8s_openapi::api::{
     networking::v1::NetworkPolicy,
 };
 use metrics::Metrics;
-use netfilter::{Family, Nft, NftError, NftEvent, NftMonitor, Suspicion, TableRepair, set_elements::ElementWriter};
+use netfilter::{Family, Nft, NftError, NftEvent, NftMonitor, TableRepair, set_elements::ElementWriter};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -203,29 +203,17 @@ impl Enforcer {
     }
 
     async fn nft_event(&mut self, event: std::io::Result<NftEvent>) {
-        match self.repair.suspect(event) {
-            Ok(Suspicion::None) => return,
-            Ok(Suspicion::Lost) => {
-                if self.find().await.is_ok() {
-                    return;
-                }
-            }
-            Ok(Suspicion::Changed) => {
+        let find = self.elements.find_chain(Family::V4.number(), &self.config.table, render::FORWARD);
+        match self.repair.is_needed_after(event, find, &self.env).await {
+            Ok(false) => {}
+            Ok(true) => {
                 tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
+                self.config.metrics.count(&REPAIRS, &[]);
             }
             Err(error) => {
                 tracing::error!(%error, "failed to read nftables notifications; foreign changes will go unnoticed");
-                return;
             }
         }
-        self.config.metrics.count(&REPAIRS, &[]);
-        self.repair.changed(self.env.monotonic());
-    }
-
-    /// Whether our tables are there.
-    async fn find(&mut self) -> Result<(), NftError> {
-        let found = self.elements.find_chain(Family::V4.number(), &self.config.table, render::FORWARD).await;
-        found.map_err(|error| NftError::Refused(error.to_string()))
     }
 
     /// Brings the kernel to what the index says.
@@ -246,17 +234,11 @@ impl Enforcer {
         }
         if self.repair.is_full_needed() {
             let text = render::full_tables(&self.index.everything(), &self.config.table);
-            let written = match monitor.suspended_during(self.nft.apply([text])).await {
-                // Nobody listened: who took it away again in the meantime went unheard.
-                Ok(()) => self.find().await,
-                refused => refused,
-            };
-            if let Err(error) = written {
+            let find = self.elements.find_chain(Family::V4.number(), &self.config.table, render::FORWARD);
+            if let Err(error) = self.repair.write(monitor, self.nft.apply([text]), find, &self.env).await {
                 self.report(&error);
-                self.repair.failed(self.env.monotonic());
                 return;
             }
-            self.repair.written(self.env.monotonic());
             (self.removals, self.removals_due) = (String::new(), None);
             kind = Some("full");
         }

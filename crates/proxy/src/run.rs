@@ -23,7 +23,7 @@ use k8s_openapi::api::{
     networking::v1::ServiceCIDR,
 };
 use metrics::{Family, Metrics};
-use netfilter::{Nft, NftError, NftEvent, NftMonitor, Suspicion, TableRepair, set_elements::ElementWriter};
+use netfilter::{Nft, NftError, NftEvent, NftMonitor, TableRepair, set_elements::ElementWriter};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -78,6 +78,8 @@ pub async fn remove(table: &str) -> Result<(), NftError> {
 
 /// Where the EndpointSlice controller says since when a change is on its way.
 const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// Where what enters a node is looked at: there where the tables are.
+const FIRST_CHAIN: &str = "prerouting";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// Runs until `shutdown`. Needs the right to change the network of the namespace it is in.
@@ -294,22 +296,16 @@ impl Proxy {
     }
 
     async fn nft_event(&mut self, event: std::io::Result<NftEvent>) {
-        match self.repair.suspect(event) {
-            Ok(Suspicion::None) => return,
-            Ok(Suspicion::Lost) => {
-                if self.find().await.is_ok() {
-                    return;
-                }
-            }
-            Ok(Suspicion::Changed) => {
+        let find = self.elements.find_chain(IpFamily::V4.number(), &self.config.table, FIRST_CHAIN);
+        match self.repair.is_needed_after(event, find, &self.env).await {
+            Ok(false) => {}
+            Ok(true) => {
                 tracing::warn!(table = %self.config.table, "somebody else changed our nftables rules; writing them anew");
             }
             Err(error) => {
                 tracing::error!(%error, "failed to read nftables notifications; foreign changes will go unnoticed");
-                return;
             }
         }
-        self.repair.changed(self.env.monotonic());
     }
 
     /// Brings the kernel to what the state says.
@@ -347,25 +343,15 @@ impl Proxy {
         if self.repair.is_full_needed() {
             let clients = session_affinity::saved_clients(&self.nft, &self.ruleset, &self.config.table).await;
             let text = render::full_tables(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
-            let written = match monitor.suspended_during(self.nft.apply(text)).await {
-                // Nobody listened: who took it away again in the meantime went unheard.
-                Ok(()) => self.find().await.map_err(|e| NftError::Refused(e.to_string())),
-                refused => refused,
-            };
-            match written {
-                Ok(()) => {
-                    // Whatever went on while the rules were not ours, or not there.
-                    self.moved.extend(self.ruleset.udp_frontends());
-                    self.repair.written(self.env.monotonic());
-                    self.config.applied_state.count_full_write();
-                }
-                Err(error) => {
-                    tracing::error!(%error, "failed to write the Service rules; will try again");
-                    FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
-                    self.repair.failed(self.env.monotonic());
-                    return;
-                }
+            let find = self.elements.find_chain(IpFamily::V4.number(), &self.config.table, FIRST_CHAIN);
+            if let Err(error) = self.repair.write(monitor, self.nft.apply(text), find, &self.env).await {
+                tracing::error!(%error, "failed to write the Service rules; will try again");
+                FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
+                return;
             }
+            // Whatever went on while the rules were not ours, or not there.
+            self.moved.extend(self.ruleset.udp_frontends());
+            self.config.applied_state.count_full_write();
         }
         self.publish();
         if something {
@@ -384,11 +370,6 @@ impl Proxy {
             return written.map_err(|error| NftError::Refused(error.to_string()));
         }
         self.nft.apply([render::transaction(changes, &self.config.table)]).await
-    }
-
-    /// Whether our tables are there.
-    async fn find(&mut self) -> std::io::Result<()> {
-        self.elements.find_chain(IpFamily::V4.number(), &self.config.table, "prerouting").await
     }
 
     fn set(&self, family: &'static Family, at: Timestamp) {

@@ -2,9 +2,17 @@
 //! Used by `cpu_manager::checkpoint` and `memory_manager::checkpoint`.
 //! Invariant: pure (tidy: `pure_files`).
 
+use std::{collections::BTreeMap, fmt::Display};
+
 /// FNV-1a over upstream's dump of the checkpoint with a checksum of zero.
 pub fn checksum(dump: &str) -> u32 {
     dump.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// A map as that dump shows it.
+pub fn go_map<K: Display, V>(map: &BTreeMap<K, V>, dump: impl Fn(&V) -> String) -> String {
+    let entries: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{}", dump(value))).collect();
+    format!("map[{}]", entries.join(" "))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,6 @@ pub mod cpu_manager;
 pub mod cpu_set;
 pub mod machine_topology;
 pub mod memory_manager;
-pub mod policy_options;
 pub mod topology_manager;
 
 pub use bit_mask::BitMask;

@@ -14,6 +14,11 @@ use crate::{pod_info::PodInfo, resources::Resources};
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
+/// The label of a node's or volume's region, and the old one that means the same.
+pub const REGION: (&str, &str) = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region");
+/// The same of its zone.
+pub const ZONE: (&str, &str) = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone");
+
 #[derive(Debug, Clone)]
 pub struct NodeInfo {
     pub name: Arc<str>,
@@ -99,10 +104,7 @@ impl NodeInfo {
     /// `region` and `zone`, for spreading the order in which nodes are looked at.
     pub fn zone(&self) -> (&str, &str) {
         let label = |new: &str, old: &str| self.label(new).or_else(|| self.label(old)).unwrap_or_default();
-        (
-            label("topology.kubernetes.io/region", "status-domain.beta.kubernetes.io/region"),
-            label("topology.kubernetes.io/zone", "status-domain.beta.kubernetes.io/zone"),
-        )
+        (label(REGION.0, REGION.1), label(ZONE.0, ZONE.1))
     }
 
     pub fn add_pod(&mut self, pod: Arc<PodInfo>) {

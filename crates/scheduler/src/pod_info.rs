@@ -13,6 +13,7 @@ use std::{
 use api::{
     placement::{HostPort, host_ports},
     selectors::{LabelSelector, Operator, Requirement},
+    volume_claims,
 };
 use client::{ObjectRef, reference};
 use jiff::Timestamp;
@@ -176,7 +177,7 @@ impl PodInfo {
             non_zero_requests,
             host_ports: spec.map(host_ports).unwrap_or_default(),
             affinity,
-            claims: spec.map(|s| claims(s, &namespace, &name)).unwrap_or_default(),
+            claims: spec.map(|s| claims(pod, s, &namespace)).unwrap_or_default(),
             error,
         }
     }
@@ -251,15 +252,9 @@ fn says_preempted(condition: &PodCondition) -> bool {
         && condition.reason.as_deref() == Some("PreemptionByScheduler")
 }
 
-fn claims(spec: &PodSpec, namespace: &str, pod_name: &str) -> Vec<String> {
-    let volumes = spec.volumes.iter().flatten();
-    volumes
-        .filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-            (Some(claim), _) => Some(format!("{namespace}/{}", claim.claim_name)),
-            (None, Some(_)) => Some(format!("{namespace}/{pod_name}-{}", volume.name)),
-            (None, None) => None,
-        })
-        .collect()
+fn claims(pod: &Pod, spec: &PodSpec, namespace: &str) -> Vec<String> {
+    let names = spec.volumes.iter().flatten().filter_map(|volume| volume_claims::claim_name(pod, volume));
+    names.map(|name| format!("{namespace}/{name}")).collect()
 }
 
 fn affinity_terms(

@@ -10,7 +10,8 @@ mod yaml;
 pub mod pem;
 pub mod protobuf;
 
-pub use scalar::parse_duration;
+pub(crate) use scalar::format_duration;
+pub use scalar::{parse_bool, parse_duration, parse_unsigned_duration};
 use serde::de::DeserializeSeed;
 use serde_json::{Map, Value};
 pub use yaml::encode as encode_yaml;

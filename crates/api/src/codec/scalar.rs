@@ -2,6 +2,8 @@
 //! Used by `typed` (to check and normalize) and by `protobuf` (to pack and unpack).
 //! What is returned reads back as itself.
 
+use std::time::Duration;
+
 use base64::{
     Engine,
     alphabet::STANDARD,
@@ -78,6 +80,15 @@ const UNITS: [(&str, i128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
+/// As Go's `strconv.ParseBool`.
+pub fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
 /// Go's duration text, in nanoseconds.
 pub fn parse_duration(text: &str) -> Result<i64, String> {
     let invalid = || format!("time: invalid duration {text:?}");
@@ -123,8 +134,13 @@ pub fn parse_duration(text: &str) -> Result<i64, String> {
     i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
 }
 
+/// The same, of one that may not be negative.
+pub fn parse_unsigned_duration(text: &str) -> Option<Duration> {
+    parse_duration(text).ok().and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos)
+}
+
 /// As Go prints a duration: `1h0m0s`, `1.5s`, `300ms`.
-pub(super) fn format_duration(nanos: i64) -> String {
+pub(crate) fn format_duration(nanos: i64) -> String {
     if nanos == 0 {
         return "0s".into();
     }

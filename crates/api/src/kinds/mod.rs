@@ -39,13 +39,15 @@ use std::{
 };
 
 pub use self::apiextensions::{
+    custom_resource::custom_resource,
     custom_resource_definition::{self, ApprovalState, FINALIZER as CUSTOM_RESOURCE_CLEANUP_FINALIZER},
     internal_form, stored_definition,
 };
-pub use self::common::metadata;
+pub use self::common::{columns::selector_text, metadata};
+pub use self::core::persistent_volume::access_modes;
 pub use self::core::pod::update as pod_update;
 pub use self::core::pod_spec::projections::drop_disabled as drop_disabled_fields;
-pub(crate) use self::core::pod_spec::resources::is_extended as is_extended_resource;
+pub use self::core::pod_spec::resources::is_extended as is_extended_resource;
 pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
 pub use self::internal::storage_version::set_common_encoding_version;
 pub use behavior::{Allocates, Behavior, Column, Handler, Plain, Propagation};
@@ -57,6 +59,13 @@ use crate::Verb;
 pub enum Scope {
     Cluster,
     Namespaced,
+}
+
+impl Scope {
+    /// As definitions of custom resources say it.
+    pub fn parse(scope: &str) -> Self {
+        if scope == "Namespaced" { Self::Namespaced } else { Self::Cluster }
+    }
 }
 
 /// One served resource: a row of the table, or a version of a CustomResourceDefinition.
@@ -109,6 +118,25 @@ pub struct Subresource {
 }
 
 impl Resource {
+    /// One of a CustomResourceDefinition or of another server, as a client has to know it.
+    pub fn custom(group: &str, version: &str, kind: &str, plural: &str, scope: Scope) -> Self {
+        Self {
+            group: group.to_string(),
+            version: version.to_string(),
+            kind: kind.to_string(),
+            plural: plural.to_string(),
+            singular: kind.to_lowercase(),
+            list_kind: format!("{kind}List"),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            scope,
+            verbs: Verb::RESOURCE.to_vec(),
+            subresources: Vec::new(),
+            behavior: Arc::new(Plain),
+            storage: StorageForm::custom(group, plural),
+        }
+    }
+
     /// `v1`, `apps/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }

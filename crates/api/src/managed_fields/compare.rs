@@ -99,11 +99,11 @@ impl Typed<'_> {
     fn entries<'v>(&self, node: &Node, old: Option<&'v Value>, new: Option<&'v Value>, out: &mut Comparison) {
         let (old, new) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
         let mut visit = |key: &str| {
-            let field = self.field(node, key);
+            let field = self.schema.field(node, key);
             let value = |map: Option<&'v Map<String, Value>>| map?.get(key).or_else(|| self.implied(field));
             let (left, right) = (value(old), value(new));
             let mut below = Comparison::default();
-            let mark = self.walk(self.child(node, key), left, right, &mut below);
+            let mark = self.walk(self.schema.child(node, key), left, right, &mut below);
             // Most fields do not change, and naming one costs an allocation.
             if mark != Mark::Same || !below.is_empty() {
                 out.put(PathElement::field(key), mark, below);

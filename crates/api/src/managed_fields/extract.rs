@@ -26,10 +26,10 @@ impl Typed<'_> {
             Shape::Map => {
                 for (key, value) in value.as_object().into_iter().flatten() {
                     let mut below = Set::default();
-                    let mut member = self.collect(self.child(node, key), value, &mut below);
+                    let mut member = self.collect(self.schema.child(node, key), value, &mut below);
                     // A struct's field that has parts is only there through them.
                     member |= value.is_null() || (value.is_object() && is_void(Some(value)));
-                    member |= self.field(node, key).is_none();
+                    member |= self.schema.field(node, key).is_none();
                     set.put(PathElement::field(key), member, below);
                 }
             }
@@ -61,7 +61,7 @@ impl Typed<'_> {
                     let left = match gone.get(&PathElement::field(key)) {
                         None => Some(value.clone()),
                         Some(entry) if entry.member => None,
-                        Some(entry) => self.remove(self.child(node, key), value, &entry.children),
+                        Some(entry) => self.remove(self.schema.child(node, key), value, &entry.children),
                     };
                     kept.extend(left.map(|value| (key.clone(), value)));
                 }
@@ -91,8 +91,8 @@ impl Typed<'_> {
         for entry in set.entries() {
             let (child, parent) = match (&entry.element, node) {
                 (PathElement::Field(name), _) => {
-                    let parent = !entry.children.is_empty() && self.field(node, name).is_some();
-                    (self.child(node, name), parent)
+                    let parent = !entry.children.is_empty() && self.schema.field(node, name).is_some();
+                    (self.schema.child(node, name), parent)
                 }
                 (_, Node::List(element, _)) => (element.as_ref(), false),
                 _ => (&Node::Any, false),
@@ -107,7 +107,7 @@ impl Typed<'_> {
     pub fn reconcile(&self, node: &Node, set: &mut Set) {
         for entry in set.entries_mut() {
             let child = match (&entry.element, node) {
-                (PathElement::Field(name), Node::Struct(_)) => self.field(node, name).map(|field| &field.node),
+                (PathElement::Field(name), Node::Struct(_)) => self.schema.field(node, name).map(|field| &field.node),
                 (PathElement::Field(_), Node::Map(value, _)) => Some(value.as_ref()),
                 (_, Node::List(element, _)) => Some(element.as_ref()),
                 _ => None,

@@ -40,11 +40,11 @@ impl Typed<'_> {
         let mut result: Map<String, Value> = live.and_then(Value::as_object).cloned().unwrap_or_default();
         for (key, value) in config.as_object().into_iter().flatten() {
             let old = result.get(key);
-            match self.merge(self.child(node, key), old, Some(value)) {
+            match self.merge(self.schema.child(node, key), old, Some(value)) {
                 Some(value) => {
                     result.insert(key.clone(), value);
                 }
-                None if value.is_null() && self.field(node, key).is_some_and(|f| f.nullable) => {
+                None if value.is_null() && self.schema.field(node, key).is_some_and(|f| f.nullable) => {
                     result.insert(key.clone(), Value::Null);
                 }
                 None => {

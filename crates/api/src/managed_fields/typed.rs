@@ -25,9 +25,7 @@ pub enum Shape<'n> {
     List(&'n Node, &'n ListType),
 }
 
-static ANY: Node = Node::Any;
-
-impl<'a> Typed<'a> {
+impl Typed<'_> {
     pub fn shape<'n>(&self, node: &'n Node, value: &Value) -> Shape<'n> {
         match (node, value) {
             (Node::Struct(id), Value::Object(_) | Value::Null) if !self.schema.get(*id).atomic => Shape::Map,
@@ -38,25 +36,6 @@ impl<'a> Typed<'a> {
             // A raw extension of Go's is one piece; what a custom resource says nothing of is told by its value.
             (Node::Any, Value::Object(_)) if !self.schema.go_types => Shape::Map,
             _ => Shape::Leaf,
-        }
-    }
-
-    pub fn field(&self, node: &Node, key: &str) -> Option<&'a Field> {
-        match node {
-            Node::Struct(id) => self.schema.get(*id).field(key),
-            _ => None,
-        }
-    }
-
-    /// The type of an entry of a struct or map.
-    pub fn child<'n>(&self, node: &'n Node, key: &str) -> &'n Node
-    where
-        'a: 'n,
-    {
-        match node {
-            Node::Struct(_) => self.field(node, key).map_or(&ANY, |field| &field.node),
-            Node::Map(value, _) => value,
-            _ => &ANY,
         }
     }
 
@@ -71,7 +50,7 @@ impl<'a> Typed<'a> {
                 };
                 let mut fields = Vec::with_capacity(keys.len());
                 for key in keys {
-                    let default = || self.field(node, key).and_then(|field| field.default.as_ref());
+                    let default = || self.schema.field(node, key).and_then(|field| field.default.as_ref());
                     if let Some(value) = item.get(key).or_else(default) {
                         fields.push((key.clone(), value.clone()));
                     }

@@ -7,7 +7,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::typed::Typed;
-use crate::schema::{ListType, Node};
+use crate::{
+    patch::go_type,
+    schema::{ListType, Node},
+};
 
 #[derive(Default)]
 struct Errors(Vec<String>);
@@ -34,11 +37,11 @@ impl Typed<'_> {
                 let open = self.schema.get(*id).preserve_unknown;
                 for (key, value) in map {
                     let path = format!("{path}.{key}");
-                    if !open && self.field(node, key).is_none() {
+                    if !open && self.schema.field(node, key).is_none() {
                         errors.0.push(format!("{path}: field not declared in schema"));
                         return;
                     }
-                    self.check(self.child(node, key), value, &path, errors);
+                    self.check(self.schema.child(node, key), value, &path, errors);
                 }
             }
             (Node::Map(element, _), Value::Object(map)) => {
@@ -87,17 +90,6 @@ impl Typed<'_> {
             };
             self.check(element, item, &format!("{path}{step}"), errors);
         }
-    }
-}
-
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 

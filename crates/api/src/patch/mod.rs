@@ -40,10 +40,10 @@ pub fn go_text(value: &Value) -> String {
     }
 }
 
-/// The Go type of a decoded value.
-fn go_type(value: &Value) -> &'static str {
+/// The Go type of a decoded value, as `%T` prints it.
+pub fn go_type(value: &Value) -> &'static str {
     match value {
-        Value::Null => "nil",
+        Value::Null => "<nil>",
         Value::Bool(_) => "bool",
         Value::Number(n) if n.is_f64() => "float64",
         Value::Number(_) => "int64",

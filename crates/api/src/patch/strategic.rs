@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     ApiError, Reason,
-    schema::{Field, Node, Schema, TypeId},
+    schema::{ANY, Node, Schema, TypeId},
 };
 
 const DIRECTIVE: &str = "$patch";
@@ -30,7 +30,7 @@ pub fn strategic(schema: &Schema, root: TypeId, doc: &Value, patch: &Value) -> R
     let Value::Object(patch) = patch else {
         return Err(ApiError::bad_request(format!(
             "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            go_type(patch)
+            kind_of(patch)
         )));
     };
     let original = doc.as_object().cloned().unwrap_or_default();
@@ -42,12 +42,17 @@ struct Merger<'a> {
     schema: &'a Schema,
 }
 
+/// As upstream names it in these errors.
+fn kind_of(value: &Value) -> &'static str {
+    if value.is_null() { "nil" } else { go_type(value) }
+}
+
 fn failed(message: String) -> ApiError {
     ApiError::new(Reason::Unknown, message)
 }
 
 fn bad_type(expected: &str, found: &Value) -> ApiError {
-    failed(format!("expected a {expected}, but received a {}", go_type(found)))
+    failed(format!("expected a {expected}, but received a {}", kind_of(found)))
 }
 
 fn no_merge_key(item: &Value, key: &str) -> ApiError {
@@ -92,36 +97,16 @@ struct ListMeta<'a> {
     element: &'a Node,
 }
 
-static ANY: Node = Node::Any;
-
 impl<'a> Merger<'a> {
-    fn field(&self, node: &Node, key: &str) -> Option<&'a Field> {
-        match node {
-            Node::Struct(id) => self.schema.get(*id).field(key),
-            _ => None,
-        }
-    }
-
-    fn child<'n>(&self, node: &'n Node, key: &str) -> &'n Node
-    where
-        'a: 'n,
-    {
-        match node {
-            Node::Struct(_) => self.field(node, key).map_or(&ANY, |field| &field.node),
-            Node::Map(value, _) => value,
-            _ => &ANY,
-        }
-    }
-
     fn list_meta<'n>(&self, node: &'n Node, key: &str) -> ListMeta<'n>
     where
         'a: 'n,
     {
-        let element = match self.child(node, key) {
+        let element = match self.schema.child(node, key) {
             Node::List(element, _) => element,
             _ => &ANY,
         };
-        let field = self.field(node, key);
+        let field = self.schema.field(node, key);
         ListMeta {
             merge: field.is_some_and(|f| f.patch_merge),
             key: field.and_then(|f| f.patch_merge_key.as_deref()),
@@ -157,7 +142,7 @@ impl<'a> Merger<'a> {
             }
             let merged = match (original.remove(&key), value) {
                 (Some(Value::Object(old)), Value::Object(new)) => {
-                    Some(Value::Object(self.map(old, new, self.child(node, &key))?))
+                    Some(Value::Object(self.map(old, new, self.schema.child(node, &key))?))
                 }
                 (Some(Value::Array(old)), Value::Array(new)) => {
                     let meta = self.list_meta(node, &key);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::schema::{ListType, Struct};
+use crate::schema::{Field, ListType, Struct};
 
 fn list(name: &str, element: Node, merge: bool, key: Option<&str>) -> Field {
     Field {

@@ -138,9 +138,29 @@ pub enum ListType {
     Map(Vec<String>),
 }
 
+/// The type of what a schema says nothing of.
+pub(crate) static ANY: Node = Node::Any;
+
 impl Schema {
     pub fn get(&self, id: TypeId) -> &Struct {
         &self.types[id.0 as usize]
+    }
+
+    /// The field of a struct.
+    pub fn field(&self, node: &Node, name: &str) -> Option<&Field> {
+        match node {
+            Node::Struct(id) => self.get(*id).field(name),
+            _ => None,
+        }
+    }
+
+    /// The type of an entry of a struct or map.
+    pub fn child<'n>(&'n self, node: &'n Node, name: &str) -> &'n Node {
+        match node {
+            Node::Struct(_) => self.field(node, name).map_or(&ANY, |field| &field.node),
+            Node::Map(value, _) => value,
+            _ => &ANY,
+        }
     }
 
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<TypeId> {

@@ -8,6 +8,16 @@ pub fn attachment_name(volume_handle: &str, driver: &str, node: &str) -> String 
     format!("csi-{}", hex_digest(&[volume_handle, driver, node]))
 }
 
+/// Of a volume in the status of a Node.
+pub fn unique_volume_name(driver: &str, volume_handle: &str) -> String {
+    format!("kubernetes.io/csi/{driver}^{volume_handle}")
+}
+
+/// Of the plugin of a driver in metrics.
+pub fn plugin_name(driver: &str) -> String {
+    format!("kubernetes.io/csi:{driver}")
+}
+
 /// SHA-256 of the parts, one after the other.
 pub fn hex_digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();

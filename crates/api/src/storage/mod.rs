@@ -1,5 +1,6 @@
 //! What the control plane and the nodes must agree on for volumes: `csi` for drivers, `local_storage` for the default
-//! StorageClass.
+//! StorageClass, `volume_claims` for the claims of pods.
 
 pub mod csi;
 pub mod local_storage;
+pub mod volume_claims;

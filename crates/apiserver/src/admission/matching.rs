@@ -13,6 +13,7 @@ use crate::{
     authz,
     cel::{self, CelError, Expression, Variables, authorizer},
     discovery::served::Served,
+    json_fields::texts,
     storage::cluster::Cluster,
 };
 
@@ -53,10 +54,6 @@ struct Rule {
     resources: Vec<String>,
     names: Vec<String>,
     scope: String,
-}
-
-fn texts(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(|t| t.as_str().map(str::to_string)).collect()
 }
 
 impl Matcher {

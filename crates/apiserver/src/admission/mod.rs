@@ -30,6 +30,7 @@ mod pod_security_checks;
 mod pod_toleration_restriction;
 mod pods;
 mod policy;
+mod policy_index;
 #[cfg(test)]
 mod policy_tests;
 mod priority;

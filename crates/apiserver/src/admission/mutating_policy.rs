@@ -7,114 +7,56 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
-use api::{ApiError, Object, Reason};
+use api::{ApiError, Reason};
 
 use super::{
     Attributes, Operation,
-    matching::{self, Conditions, Matched, Matcher},
-    policy::{params, with_variables},
+    matching::{self, Matched},
+    policy_index::{self, Binding, Compiled, Effect, PolicyIndex},
 };
 use crate::{
     authz,
-    cel::{self, CelError, Expression, Variables, authorizer::AuthorizerChecks, to_json},
+    cel::{self, Expression, Variables, authorizer::AuthorizerChecks, to_json},
     discovery::served::Served,
-    storage::{
-        cluster::Cluster,
-        index::{Index, Indexed},
-    },
+    storage::{cluster::Cluster, index::Indexed},
 };
 
-struct Policy {
-    name: String,
-    matcher: Result<Matcher, String>,
-    conditions: Conditions,
-    variables: Vec<(String, Result<Expression, CelError>)>,
+/// What mutating policies do.
+struct Mutations {
     mutations: Vec<Mutation>,
-    /// apiVersion and kind of the parameters.
-    params: Option<(String, String)>,
-    ignores_failure: bool,
     reinvoke: bool,
 }
 
+type Policy = policy_index::Policy<Mutations>;
+
 struct Mutation {
     is_json_patch: bool,
-    expression: Result<Expression, CelError>,
+    expression: Compiled,
 }
 
-struct Binding {
-    name: String,
-    policy: String,
-    params: Value,
-    matcher: Result<Matcher, String>,
-}
+impl Effect for Mutations {
+    const RESOURCES: &'static [&'static str] = &["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"];
 
-#[derive(Default)]
-pub struct Configured {
-    policies: BTreeMap<String, Arc<Policy>>,
-    bindings: BTreeMap<String, Arc<Binding>>,
-}
-
-const POLICIES: &str = "mutatingadmissionpolicies";
-
-impl Index for Configured {
-    const RESOURCES: &'static [&'static str] = &[POLICIES, "mutatingadmissionpolicybindings"];
-
-    fn apply(&mut self, resource: &'static str, old: Option<&Object>, new: Option<&Object>) {
-        let Some(name) = new.or(old).map(|o| o.meta.name.clone()) else { return };
-        let spec = new.map(|o| o.value()["spec"].clone());
-        match (resource, spec) {
-            (POLICIES, Some(spec)) => {
-                drop(self.policies.insert(name.clone(), Arc::new(Policy::new(name, &spec))));
-            }
-            (POLICIES, None) => drop(self.policies.remove(&name)),
-            (_, Some(spec)) => drop(self.bindings.insert(name.clone(), Arc::new(Binding::new(name, &spec)))),
-            (_, None) => drop(self.bindings.remove(&name)),
-        }
-    }
-}
-
-fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or_default().to_string()
-}
-
-impl Policy {
-    fn new(name: String, spec: &Value) -> Self {
-        let list = |field: &str| spec[field].as_array().cloned().unwrap_or_default();
+    fn new(spec: &Value) -> Self {
         let mutation = |mutation: &Value| {
             let is_json_patch = mutation["patchType"] == "JSONPatch";
             let patch = &mutation[if is_json_patch { "jsonPatch" } else { "applyConfiguration" }];
             let expression = Expression::compile_mutation(patch["expression"].as_str().unwrap_or_default());
             Mutation { is_json_patch, expression }
         };
-        let variable =
-            |v: &Value| (text(v, "name"), Expression::compile_mutation(v["expression"].as_str().unwrap_or_default()));
-        let kind = &spec["paramKind"];
         Self {
-            name,
-            matcher: Matcher::new(&spec["matchConstraints"]),
-            conditions: Conditions::new(&spec["matchConditions"]),
-            variables: list("variables").iter().map(variable).collect(),
-            mutations: list("mutations").iter().map(mutation).collect(),
-            params: kind.is_object().then(|| (text(kind, "apiVersion"), text(kind, "kind"))),
-            ignores_failure: spec["failurePolicy"] == "Ignore",
+            mutations: spec["mutations"].as_array().into_iter().flatten().map(mutation).collect(),
             reinvoke: spec["reinvocationPolicy"] == "IfNeeded",
         }
     }
-}
 
-impl Binding {
-    fn new(name: String, spec: &Value) -> Self {
-        Self {
-            name,
-            policy: text(spec, "policyName"),
-            params: spec["paramRef"].clone(),
-            matcher: Matcher::new(&spec["matchResources"]),
-        }
+    fn compile_variable(source: &str) -> Compiled {
+        Expression::compile_mutation(source)
     }
 }
 
 pub struct MutatingPolicies {
-    configured: Indexed<Configured>,
+    configured: Indexed<PolicyIndex<Mutations>>,
     cluster: Arc<Cluster>,
     authorizer: Arc<authz::Chain>,
 }
@@ -135,15 +77,13 @@ impl MutatingPolicies {
     /// asked again only if they want that and somebody changed the object since. Returns whether anything changed.
     pub async fn mutate(&self, a: &mut Attributes<'_>, invocations: &mut Invocations) -> Result<bool, ApiError> {
         let writes = matches!(a.operation, Operation::Create | Operation::Update) && a.object.is_object();
-        let pairs: Vec<(Arc<Policy>, Arc<Binding>)> = {
+        let mut pairs: Vec<(Arc<Policy>, Arc<Binding>)> = {
             let configured = self.configured.read();
-            if configured.bindings.is_empty() || !writes || matching::is_exempt(a) {
+            if configured.is_empty() || !writes || matching::is_exempt(a) {
                 return Ok(false);
             }
-            let bound = configured.bindings.values();
-            bound.filter_map(|b| Some((configured.policies.get(&b.policy)?.clone(), b.clone()))).collect()
+            configured.bound()
         };
-        let mut pairs = pairs;
         pairs.sort_by(|a, b| (&a.0.name, &a.1.name).cmp(&(&b.0.name, &b.1.name)));
         let before = a.object.clone();
         // Once more for those who want to see what others changed after them.
@@ -152,7 +92,7 @@ impl MutatingPolicies {
                 let key = (policy.name.clone(), binding.name.clone());
                 let asks = match invocations.left.get(&key) {
                     None => true,
-                    Some(left) => policy.reinvoke && *left != a.object,
+                    Some(left) => policy.effect.reinvoke && *left != a.object,
                 };
                 if asks {
                     self.change(policy, binding, a).await?;
@@ -164,12 +104,7 @@ impl MutatingPolicies {
     }
 
     async fn change(&self, policy: &Policy, binding: &Binding, a: &mut Attributes<'_>) -> Result<(), ApiError> {
-        let matches = |matcher: &Result<Matcher, String>, open| {
-            matcher.as_ref().ok().and_then(|m| m.matches(&self.cluster, a, open))
-        };
-        let (Some(matched), Some(_)) = (matches(&policy.matcher, false), matches(&binding.matcher, true)) else {
-            return Ok(());
-        };
+        let Some(matched) = policy.matches(binding, &self.cluster, a) else { return Ok(()) };
         let own = self.cluster.served.find(&a.resource.group, &a.resource.version, &a.resource.plural);
         let Some(own) = own else { return Ok(()) };
         let changed = match &matched {
@@ -209,7 +144,7 @@ impl MutatingPolicies {
         seen: &Attributes<'_>,
         served: &Served,
     ) -> Result<Value, String> {
-        let params = params(&self.cluster, policy.params.as_ref(), &binding.params, seen)?;
+        let params = policy.params(binding, &self.cluster, seen)?;
         let mut object = seen.object.clone();
         let mut budget = cel::COST_BUDGET;
         for params in params {
@@ -217,10 +152,10 @@ impl MutatingPolicies {
             if !self.ask(a, seen, &object, &params, &mut budget, conditions).await? {
                 continue;
             }
-            for mutation in &policy.mutations {
+            for mutation in &policy.effect.mutations {
                 let expression = mutation.expression.as_ref().map_err(ToString::to_string)?;
                 let made = self.ask(a, seen, &object, &params, &mut budget, |variables, budget| {
-                    let (variables, missing) = with_variables(&policy.variables, variables.clone(), budget);
+                    let (variables, missing) = policy.with_variables(variables.clone(), budget);
                     let (made, cost) = expression.evaluate(&variables);
                     cel::spend(budget, cost).map_err(|e| e.to_string())?;
                     let made = made.map_err(|error| missing.get(&error).cloned().unwrap_or(error).to_string())?;

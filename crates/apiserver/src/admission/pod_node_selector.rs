@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use api::ApiError;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Plugin, pods::creates_pod};
 use crate::storage::cluster::Cluster;
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
@@ -74,10 +74,6 @@ impl PodNodeSelector {
 fn selector_of(pod: &Value) -> Labels {
     let selector = pod["spec"]["nodeSelector"].as_object().into_iter().flatten();
     selector.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_string()))).collect()
-}
-
-fn creates_pod(a: &Attributes<'_>) -> bool {
-    a.is("", "pods") && a.subresource.is_empty() && a.operation == Operation::Create && a.object["spec"].is_object()
 }
 
 #[async_trait]

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use api::ApiError;
+use api::{ApiError, kinds::is_extended_resource};
 
 use super::{Attributes, Operation, Plugin};
 use crate::storage::cluster::Cluster;
 
-fn creates_pod(a: &Attributes<'_>) -> bool {
+pub(super) fn creates_pod(a: &Attributes<'_>) -> bool {
     a.is("", "pods") && a.subresource.is_empty() && a.operation == Operation::Create && a.object["spec"].is_object()
 }
 
-fn push(parent: &mut Value, list: &str, item: Value) {
+pub(super) fn push(parent: &mut Value, list: &str, item: Value) {
     match parent[list].as_array_mut() {
         Some(items) => items.push(item),
         None => parent[list] = json!([item]),
@@ -118,7 +118,7 @@ impl Plugin for ExtendedResourceToleration {
         for list in ["containers", "initContainers"] {
             for container in a.object["spec"][list].as_array().into_iter().flatten() {
                 let asked = container["resources"]["requests"].as_object().into_iter().flatten();
-                resources.extend(asked.map(|(name, _)| name.clone()).filter(|n| is_extended(n)));
+                resources.extend(asked.map(|(name, _)| name.clone()).filter(|n| is_extended_resource(n)));
             }
         }
         resources.sort();
@@ -133,10 +133,6 @@ impl Plugin for ExtendedResourceToleration {
         }
         Ok(())
     }
-}
-
-fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 
 /// Pods of a runtime class carry its overhead and keep to its nodes.

@@ -2,131 +2,70 @@
 //! A part of the validating row in `admission`.
 //! A policy without a binding decides nothing.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use api::{ApiError, Object, Reason, selectors::LabelSelector};
+use api::{ApiError, Reason};
 
 use super::{
     Attributes,
     admission_metrics::policy_checked,
-    matching::{self, Conditions, Matched, Matcher},
+    matching::{self, Matched},
+    policy_index::{self, Binding, Compiled, Effect, PolicyIndex},
 };
 use crate::{
     audit, authz,
     cel::{self, CelError, Expression, Variables, authorizer::AuthorizerChecks},
-    storage::{
-        cluster::Cluster,
-        index::{Index, Indexed},
-    },
+    json_fields::text,
+    storage::{cluster::Cluster, index::Indexed},
 };
 
-struct Policy {
-    name: String,
-    matcher: Result<Matcher, String>,
-    conditions: Conditions,
-    variables: Vec<(String, Result<Expression, CelError>)>,
+/// What validating policies do.
+struct Validations {
     validations: Vec<Validation>,
     /// Key and value of notes about requests.
-    annotations: Vec<(String, Result<Expression, CelError>)>,
-    /// apiVersion and kind of the parameters.
-    params: Option<(String, String)>,
-    ignores_failure: bool,
+    annotations: Vec<(String, Compiled)>,
 }
 
+type Policy = policy_index::Policy<Validations>;
+
 struct Validation {
-    expression: Result<Expression, CelError>,
+    expression: Compiled,
     source: String,
     message: String,
-    message_expression: Option<Result<Expression, CelError>>,
+    message_expression: Option<Compiled>,
     reason: String,
 }
 
-struct Binding {
-    name: String,
-    policy: String,
-    params: Value,
-    matcher: Result<Matcher, String>,
-    actions: Vec<String>,
-}
-
-#[derive(Default)]
-pub struct Configured {
-    policies: BTreeMap<String, Arc<Policy>>,
-    bindings: BTreeMap<String, Arc<Binding>>,
-}
-
-impl Index for Configured {
+impl Effect for Validations {
     const RESOURCES: &'static [&'static str] = &["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
 
-    fn apply(&mut self, resource: &'static str, old: Option<&Object>, new: Option<&Object>) {
-        let Some(name) = new.or(old).map(|o| o.meta.name.clone()) else { return };
-        let spec = new.map(|o| o.value()["spec"].clone());
-        match (resource, spec) {
-            ("validatingadmissionpolicies", Some(spec)) => {
-                self.policies.insert(name.clone(), Arc::new(Policy::new(name, &spec)));
-            }
-            ("validatingadmissionpolicies", None) => drop(self.policies.remove(&name)),
-            (_, Some(spec)) => drop(self.bindings.insert(name.clone(), Arc::new(Binding::new(name, &spec)))),
-            (_, None) => drop(self.bindings.remove(&name)),
-        }
-    }
-}
-
-fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or_default().to_string()
-}
-
-impl Policy {
-    fn new(name: String, spec: &Value) -> Self {
+    fn new(spec: &Value) -> Self {
         let list = |field: &str| spec[field].as_array().cloned().unwrap_or_default();
         let validation = |v: &Value| Validation {
-            expression: Expression::compile(v["expression"].as_str().unwrap_or_default()),
-            source: text(v, "expression"),
-            message: text(v, "message"),
+            expression: Expression::compile(text(v, "expression")),
+            source: text(v, "expression").into(),
+            message: text(v, "message").into(),
             message_expression: v["messageExpression"].as_str().filter(|e| !e.is_empty()).map(Expression::compile),
-            reason: text(v, "reason"),
+            reason: text(v, "reason").into(),
         };
-        let kind = &spec["paramKind"];
         Self {
-            name,
-            matcher: Matcher::new(&spec["matchConstraints"]),
-            conditions: Conditions::new(&spec["matchConditions"]),
-            variables: list("variables")
-                .iter()
-                .map(|v| (text(v, "name"), Expression::compile(v["expression"].as_str().unwrap_or_default())))
-                .collect(),
             validations: list("validations").iter().map(validation).collect(),
             annotations: list("auditAnnotations")
                 .iter()
-                .map(|a| (text(a, "key"), Expression::compile(a["valueExpression"].as_str().unwrap_or_default())))
+                .map(|a| (text(a, "key").to_string(), Expression::compile(text(a, "valueExpression"))))
                 .collect(),
-            params: kind.is_object().then(|| (text(kind, "apiVersion"), text(kind, "kind"))),
-            ignores_failure: spec["failurePolicy"] == "Ignore",
         }
     }
-}
 
-impl Binding {
-    fn new(name: String, spec: &Value) -> Self {
-        let actions = spec["validationActions"].as_array().into_iter().flatten();
-        Self {
-            name,
-            policy: text(spec, "policyName"),
-            params: spec["paramRef"].clone(),
-            matcher: Matcher::new(&spec["matchResources"]),
-            actions: actions.filter_map(|a| a.as_str().map(str::to_string)).collect(),
-        }
+    fn compile_variable(source: &str) -> Compiled {
+        Expression::compile(source)
     }
 }
 
 pub struct Policies {
-    configured: Indexed<Configured>,
+    configured: Indexed<PolicyIndex<Validations>>,
     cluster: Arc<Cluster>,
     authorizer: Arc<authz::Chain>,
     metrics: ::metrics::Metrics,
@@ -183,20 +122,14 @@ impl Policies {
     pub async fn validate(&self, a: &mut Attributes<'_>) -> Result<(), ApiError> {
         let pairs: Vec<(Arc<Policy>, Arc<Binding>)> = {
             let configured = self.configured.read();
-            if configured.bindings.is_empty() || matching::is_exempt(a) {
+            if configured.is_empty() || matching::is_exempt(a) {
                 return Ok(());
             }
-            let bound = configured.bindings.values();
-            bound.filter_map(|b| Some((configured.policies.get(&b.policy)?.clone(), b.clone()))).collect()
+            configured.bound()
         };
         let mut refused: Option<ApiError> = None;
         for (policy, binding) in pairs {
-            let matches = |matcher: &Result<Matcher, String>, open| {
-                matcher.as_ref().ok().and_then(|m| m.matches(&self.cluster, a, open))
-            };
-            let (Some(matched), Some(_)) = (matches(&policy.matcher, false), matches(&binding.matcher, true)) else {
-                continue;
-            };
+            let Some(matched) = policy.matches(&binding, &self.cluster, a) else { continue };
             let verdict = match &matched {
                 Matched::AsSent => self.decide(&policy, &binding, a, a).await,
                 Matched::As(served) => {
@@ -255,7 +188,7 @@ impl Policies {
                 true => verdict.passed.push(checked),
                 false => verdict.violations.push(Violation { message, reason: String::new(), index, checked }),
             };
-        let params = match params(&self.cluster, policy.params.as_ref(), &binding.params, a) {
+        let params = match policy.params(binding, &self.cluster, a) {
             Ok(params) => params,
             Err(e) => {
                 fails(&mut verdict, 0, e, Checked::unprepared());
@@ -273,9 +206,9 @@ impl Policies {
                     continue;
                 }
             }
-            let (variables, missing) = with_variables(&policy.variables, base.clone(), &mut budget);
+            let (variables, missing) = policy.with_variables(base.clone(), &mut budget);
             let explain = |error: CelError| missing.get(&error).cloned().unwrap_or(error);
-            for (index, validation) in policy.validations.iter().enumerate() {
+            for (index, validation) in policy.effect.validations.iter().enumerate() {
                 let began = self.cluster.env.monotonic();
                 let expression = validation.expression.as_ref().map_err(CelError::clone);
                 let held = expression.and_then(|e| {
@@ -300,7 +233,7 @@ impl Policies {
                     }
                 }
             }
-            for (key, expression) in &policy.annotations {
+            for (key, expression) in &policy.effect.annotations {
                 let expression = expression.as_ref().map_err(CelError::clone);
                 let text = expression.and_then(|e| {
                     let (text, cost) = e.text(&variables);
@@ -319,77 +252,6 @@ impl Policies {
         }
         verdict
     }
-}
-
-/// The objects the policy is evaluated with: one null for a policy without parameters.
-pub(super) fn params(
-    cluster: &Cluster,
-    kind: Option<&(String, String)>,
-    reference: &Value,
-    a: &Attributes<'_>,
-) -> Result<Vec<Value>, String> {
-    let Some((api_version, kind)) = kind else { return Ok(vec![Value::Null]) };
-    if !reference.is_object() {
-        return Ok(vec![Value::Null]);
-    }
-    let served = cluster.served.current();
-    let found = served.resources.iter().find(|r| r.kind == *kind && r.api_version() == *api_version);
-    let served = found.ok_or_else(|| {
-        format!(
-            "failed to configure binding: failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'"
-        )
-    })?;
-    let place = match (served.namespaced(), reference["namespace"].as_str()) {
-        (false, _) => "",
-        (true, Some(namespace)) if !namespace.is_empty() => namespace,
-        _ => a.namespace,
-    };
-    let prefix = if place.is_empty() { String::new() } else { format!("{place}/") };
-    let cache = cluster.cache.resource(&served.prefix);
-    let found: Vec<Value> = match reference["name"].as_str().filter(|n| !n.is_empty()) {
-        Some(name) => cache.get(&format!("{prefix}{name}")).map(|e| e.object.value()).into_iter().collect(),
-        None => {
-            let selector = LabelSelector::from_value(&reference["selector"])?;
-            let kept = cache.list(&prefix, None, 0, 0, |e| selector.matches(&e.object.meta.labels));
-            kept.entries.iter().map(|e| e.object.value()).collect()
-        }
-    };
-    if found.is_empty() && reference["parameterNotFoundAction"] != "Allow" {
-        return Err(
-            "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
-                .into(),
-        );
-    }
-    Ok(found)
-}
-
-/// Adds `variables.NAME`, each of which may name those before it. One that fails is missing, so that only those who
-/// use it fail; what they then say is given with what should be said instead.
-pub(super) fn with_variables(
-    declared: &[(String, Result<Expression, CelError>)],
-    mut base: Variables,
-    budget: &mut u64,
-) -> (Variables, HashMap<CelError, CelError>) {
-    let (mut known, mut missing) = (Vec::new(), HashMap::new());
-    for (name, expression) in declared {
-        base.set_value("variables", cel::map(known.clone()));
-        let expression = expression.as_ref().map_err(CelError::clone);
-        let value = expression.and_then(|e| {
-            let (value, cost) = e.evaluate(&base);
-            cel::spend(budget, cost)?;
-            value
-        });
-        match value {
-            Ok(value) => known.push((name.clone(), value)),
-            Err(error) => {
-                let error = missing.get(&error).cloned().unwrap_or(error);
-                let error = format!("composited variable {name:?} fails to evaluate: {error}");
-                missing.insert(CelError::Evaluation(format!("No such key: {name}")), CelError::Evaluation(error));
-            }
-        }
-    }
-    base.set_value("variables", cel::map(known));
-    (base, missing)
 }
 
 impl Validation {

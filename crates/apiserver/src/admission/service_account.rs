@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use api::{ApiError, Object};
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Operation, Plugin, pods::push};
 use crate::storage::cluster::Cluster;
 
 pub struct ServiceAccount(pub Arc<Cluster>);
@@ -118,13 +118,6 @@ fn mount_token(spec: &mut Value, suffix: &str) {
     }
     if used && known.is_none() {
         push(spec, "volumes", token_volume(&volume));
-    }
-}
-
-fn push(parent: &mut Value, list: &str, item: Value) {
-    match parent[list].as_array_mut() {
-        Some(items) => items.push(item),
-        None => parent[list] = json!([item]),
     }
 }
 

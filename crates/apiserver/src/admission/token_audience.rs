@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use api::ApiError;
+use api::{ApiError, volume_claims};
 
 use super::Attributes;
 use crate::{
@@ -89,7 +89,7 @@ fn drivers_audiences(
 ) -> Result<bool, ApiError> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
     let driver = if volume["ephemeral"]["volumeClaimTemplate"].is_object() {
-        let claim = format!("{}-{}", text(&pod["metadata"]["name"]), text(&volume["name"]));
+        let claim = volume_claims::generated_name(&text(&pod["metadata"]["name"]), &text(&volume["name"]));
         driver_of_claim(cluster, namespace, &claim)?
     } else if volume["persistentVolumeClaim"].is_object() {
         driver_of_claim(cluster, namespace, &text(&volume["persistentVolumeClaim"]["claimName"]))?

@@ -192,7 +192,8 @@ fn references(pod: &Value) -> Vec<(Kind, String)> {
         add(Kind::Secret, &volume["secret"]["secretName"]);
         add(Kind::Claim, &volume["persistentVolumeClaim"]["claimName"]);
         if volume["ephemeral"].is_object() {
-            add(Kind::Claim, &format!("{pod_name}-{}", volume["name"].as_str().unwrap_or_default()).into());
+            let volume = volume["name"].as_str().unwrap_or_default();
+            add(Kind::Claim, &api::volume_claims::generated_name(pod_name, volume).into());
         }
         for source in items(&volume["projected"]["sources"]) {
             add(Kind::ConfigMap, &source["configMap"]["name"]);

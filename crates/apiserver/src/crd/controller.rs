@@ -20,6 +20,7 @@ use api::{
 use super::{FINALIZER, definition};
 use crate::{
     discovery::served::{Definition, Served},
+    json_fields::text,
     post_start_hooks::ControlLoop,
     registry::timestamp,
     server::{loopback, pipeline::ApiServer},
@@ -44,7 +45,7 @@ impl ControlLoop for Definitions {
         let listed = server.cluster.list("customresourcedefinitions", "");
         let definitions: Vec<Value> = listed.iter().map(|d| d.value()).collect();
         for definition in &definitions {
-            let name = definition::text(&definition["metadata"], "name").to_string();
+            let name = text(&definition["metadata"], "name").to_string();
             let result = match definition["metadata"]["deletionTimestamp"].is_string() {
                 true => finalize(server, definition).await,
                 false => settle(server, definition, &definitions).await,
@@ -94,7 +95,7 @@ async fn settle(server: &Arc<ApiServer>, definition: &Value, all: &[Value]) -> R
 }
 
 async fn write_status(server: &Arc<ApiServer>, definition: &Value) -> Result<(), ApiError> {
-    let name = definition::text(&definition["metadata"], "name");
+    let name = text(&definition["metadata"], "name");
     loopback::send(server, Method::PUT, &format!("{PATH}/{name}/status"), definition).await.map(drop)
 }
 
@@ -139,7 +140,7 @@ fn judge(definition: &Value, all: &[Value], now: &str) -> Option<Value> {
 
 /// Definitions in groups of the community's say whether they were approved.
 fn set_approval(definition: &mut Value, now: &str) {
-    if !is_protected_group(definition::text(&definition["spec"], "group")) {
+    if !is_protected_group(text(&definition["spec"], "group")) {
         return;
     }
     let (state, message) = approval_state(definition);
@@ -154,31 +155,31 @@ fn set_approval(definition: &mut Value, now: &str) {
 
 /// Why the names of a definition cannot be had: another established one of the group has them.
 fn conflict(definition: &Value, all: &[Value]) -> Option<(&'static str, String)> {
-    let own = definition::text(&definition["metadata"], "name");
+    let own = text(&definition["metadata"], "name");
     let names = &definition["spec"]["names"];
     let others = all.iter().filter(|d| {
-        definition::text(&d["metadata"], "name") != own
+        text(&d["metadata"], "name") != own
             && d["spec"]["group"] == definition["spec"]["group"]
             && condition(d, "Established") == Some("True")
     });
     let mut taken: Vec<(String, &str)> = Vec::new();
     let mut kinds: Vec<(String, &str)> = Vec::new();
     for other in others {
-        let (accepted, holder) = (&other["status"]["acceptedNames"], definition::text(&other["metadata"], "name"));
+        let (accepted, holder) = (&other["status"]["acceptedNames"], text(&other["metadata"], "name"));
         for field in ["plural", "singular"] {
-            taken.push((definition::text(accepted, field).into(), holder));
+            taken.push((text(accepted, field).into(), holder));
         }
         for short in accepted["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             taken.push((short.into(), holder));
         }
         for field in ["kind", "listKind"] {
-            kinds.push((definition::text(accepted, field).into(), holder));
+            kinds.push((text(accepted, field).into(), holder));
         }
     }
     let used = |name: &str, by: &[(String, &str)]| !name.is_empty() && by.iter().any(|(n, _)| n == name);
     let message = |name: &str| format!("{name:?} is already in use");
     for (field, reason) in [("plural", "PluralConflict"), ("singular", "SingularConflict")] {
-        let name = definition::text(names, field);
+        let name = text(names, field);
         if used(name, &taken) {
             return Some((reason, message(name)));
         }
@@ -189,7 +190,7 @@ fn conflict(definition: &Value, all: &[Value]) -> Option<(&'static str, String)>
         }
     }
     for (field, reason) in [("kind", "KindConflict"), ("listKind", "ListKindConflict")] {
-        let name = definition::text(names, field);
+        let name = text(names, field);
         if used(name, &kinds) {
             return Some((reason, message(name)));
         }
@@ -205,22 +206,22 @@ async fn finalize(server: &Arc<ApiServer>, definition: &Value) -> Result<(), Api
     }
     let now = timestamp(server.cluster.env.now());
     let mut new = definition.clone();
-    let text = ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
-    set_condition(&mut new, "Terminating", text, &now);
+    let state = ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
+    set_condition(&mut new, "Terminating", state, &now);
     if new["status"] != definition["status"] {
         // This is seen again once it is written.
         return write_status(server, &new).await;
     }
     let resources = definition::resources(definition);
-    let text = match (resources.first(), condition(definition, "Established") == Some("True")) {
+    let state = match (resources.first(), condition(definition, "Established") == Some("True")) {
         (Some(served), true) => {
             delete_instances(server, served).await?;
             ("False", "InstanceDeletionCompleted", "removed all instances")
         }
         _ => ("False", "NeverEstablished", "resource was never established"),
     };
-    set_condition(&mut new, "Terminating", text, &now);
-    let name = definition::text(&definition["metadata"], "name");
+    set_condition(&mut new, "Terminating", state, &now);
+    let name = text(&definition["metadata"], "name");
     let rest: Vec<Value> = finalizers.into_iter().filter(|f| f != FINALIZER).collect();
     new["metadata"]["finalizers"] = rest.into();
     loopback::send(server, Method::PUT, &format!("{PATH}/{name}/status"), &new).await.map(drop)

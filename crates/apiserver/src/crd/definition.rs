@@ -6,10 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use api::{
-    Resource, Scope, Verb,
-    kinds::{StorageForm, Subresource},
-};
+use api::{Resource, Scope, Verb, kinds::Subresource};
 
 use super::{
     behavior::CustomBehavior,
@@ -23,17 +20,10 @@ use crate::{
         served::{Served, StorageVersion},
     },
     handlers::codec::SchemaRef,
+    json_fields::{text, texts},
     registry::custom::{Conversion, Custom, PrinterColumn, ScalePaths},
     storage,
 };
-
-pub fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_default()
-}
-
-fn texts(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(|t| t.as_str().map(str::to_string)).collect()
-}
 
 /// Every served version of a definition, by the names that were accepted.
 pub fn resources(definition: &Value) -> Vec<Arc<Served>> {
@@ -60,19 +50,13 @@ fn version(definition: &Value, version: &Value, storage_version: &StorageVersion
         deprecation: (version["deprecated"] == true).then(|| deprecation(spec, version)),
     };
     let resource = Resource {
-        group: group.into(),
-        version: name.into(),
-        kind: kind.into(),
-        plural: text(names, "plural").into(),
         singular: text(names, "singular").into(),
         list_kind: text(names, "listKind").into(),
         short_names: texts(&names["shortNames"]),
         categories: texts(&names["categories"]),
-        scope: if text(spec, "scope") == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
-        verbs: Verb::RESOURCE.to_vec(),
         subresources,
         behavior: Arc::new(behavior),
-        storage: StorageForm::custom(group, text(names, "plural")),
+        ..Resource::custom(group, name, kind, text(names, "plural"), Scope::parse(text(spec, "scope")))
     };
     Served {
         prefix: storage::prefix(&resource),

@@ -23,7 +23,7 @@ use crate::{
     },
     handlers::{
         negotiate::{self, Forms, Media, Output},
-        respond::{Reply, content_response},
+        respond::{Reply, content_response, value_response},
     },
     metrics_api,
     registry::not_found_path,
@@ -49,7 +49,12 @@ pub fn version_response() -> Response<Body> {
     field_order::response(&version(), Output::BY_HAND)
 }
 
-pub fn paths(server: &ApiServer) -> Value {
+/// A document for people, always laid out for them.
+pub fn serve_paths(server: &ApiServer) -> Reply {
+    Reply::Raw(value_response(StatusCode::OK, &paths(server), Output::BY_HAND))
+}
+
+fn paths(server: &ApiServer) -> Value {
     let set = server.cluster.served.current();
     let mut paths =
         vec!["/.well-known/openid-configuration".to_string(), "/api".into(), "/api/v1".into(), "/apis".into()];

@@ -4,7 +4,11 @@
 
 use serde_json::Value;
 
-use crate::{authn::User, request::request_info::RequestInfo};
+use crate::{
+    authn::User,
+    json_fields::{items, texts},
+    request::request_info::RequestInfo,
+};
 
 const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
@@ -53,14 +57,6 @@ struct ResourceRule {
 struct PathRule {
     verbs: Vec<String>,
     paths: Vec<String>,
-}
-
-fn texts(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_string)).collect()
-}
-
-fn items(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 fn text(value: &Value) -> String {

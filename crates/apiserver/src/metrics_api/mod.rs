@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use api::{
     ApiError, Object, Verb,
+    printing::go_duration,
     quantity::{Format, Quantity},
     selectors::{FieldSelector, LabelSelector},
 };
@@ -262,18 +263,6 @@ fn pod_metrics(pod: &Object, kept: &CachedSamples) -> Option<Value> {
     let mut metrics = head(pod, "PodMetrics", oldest);
     metrics["containers"] = used.iter().map(|(name, u)| json!({ "name": name, "usage": usage(u) })).collect();
     Some(metrics)
-}
-
-/// As Go writes durations.
-fn go_duration(duration: Duration) -> String {
-    let (minutes, milliseconds) = (duration.as_secs() / 60, duration.as_millis() as u64 % 60_000);
-    let mut seconds = format!("{}.{:03}", milliseconds / 1000, milliseconds % 1000);
-    seconds.truncate(seconds.trim_end_matches('0').trim_end_matches('.').len());
-    match minutes {
-        0 if milliseconds < 1000 => format!("{milliseconds}ms"),
-        0 => format!("{seconds}s"),
-        _ => format!("{minutes}m{seconds}s"),
-    }
 }
 
 fn reply(call: &Call, one: bool, items: Vec<Value>) -> Result<Reply, ApiError> {

@@ -48,11 +48,7 @@ async fn ensure_one(server: &Arc<ApiServer>, path: String, object: Value) -> Res
 /// What `current` is to become, given how a new cluster has it.
 fn revised(current: &Value, founding: &Value) -> Option<Value> {
     let name = founding["metadata"]["name"].as_str().unwrap_or_default();
-    let annotation = match current["metadata"]["annotations"][AUTOUPDATE].as_str() {
-        Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Some(true),
-        Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Some(false),
-        _ => None,
-    };
+    let annotation = current["metadata"]["annotations"][AUTOUPDATE].as_str().and_then(api::codec::parse_bool);
     let follows = match annotation {
         _ if is_mandatory(name) => true,
         Some(follows) => follows,

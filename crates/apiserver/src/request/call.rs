@@ -83,7 +83,7 @@ impl Call {
     fn pretty(&self) -> bool {
         let agent = self.header(header::USER_AGENT);
         match self.query.text("pretty") {
-            Some(text) => matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+            Some(text) => api::codec::parse_bool(text) == Some(true),
             None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|by_hand| agent.starts_with(by_hand)),
         }
     }

@@ -428,7 +428,7 @@ impl ApiServer {
                 None => self.debug.serve(path),
             },
             ".well-known" | "openid" => authn::serve_keys(&self.registry.tokens.keys, path),
-            "" if path.is_empty() => Ok(by_hand(&discovery::paths(self))),
+            "" if path.is_empty() => Ok(discovery::serve_paths(self)),
             _ => Err(not_found_path()),
         }
     }
@@ -473,9 +473,4 @@ async fn finish_record(
         events.keep(record.clone());
     }
     response.map(|body| body::with_companion(body, record))
-}
-
-/// Documents for people, always laid out for them.
-fn by_hand(value: &serde_json::Value) -> Reply {
-    Reply::Raw(respond::value_response(http::StatusCode::OK, value, negotiate::Output::BY_HAND))
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use api::{Resource, codec::protobuf, kinds::stored_definition, schema};
 
 use super::{encode, keys};
+use crate::json_fields::text;
 
 /// `--storage-media-type`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -112,10 +113,6 @@ pub fn bookkeeping_value(stored: &[u8]) -> Option<Value> {
         true => protobuf::decode(stored, None).ok(),
         false => serde_json::from_slice(stored).ok(),
     }
-}
-
-fn text<'v>(value: &'v Value, name: &str) -> &'v str {
-    value[name].as_str().unwrap_or_default()
 }
 
 /// Upstream keeps definitions in a version with other fields.

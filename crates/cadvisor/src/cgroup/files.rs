@@ -4,7 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::info::{PerDiskStats, PsiData, PsiStats};
+use crate::{
+    devices::device_number,
+    info::{PerDiskStats, PsiData, PsiStats},
+};
 
 /// Lines of a name and a number.
 pub struct KeyValues<'a>(pub &'a str);
@@ -42,11 +45,6 @@ pub fn pressure(text: &str) -> Option<PsiStats> {
 
 type Devices = BTreeMap<(u64, u64), BTreeMap<String, u64>>;
 
-fn device(text: &str) -> Option<(u64, u64)> {
-    let (major, minor) = text.split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
 fn disks(devices: Devices, name: impl Fn(u64, u64) -> String) -> Vec<PerDiskStats> {
     let disk = |((major, minor), stats)| PerDiskStats { device: name(major, minor), major, minor, stats };
     devices.into_iter().map(disk).collect()
@@ -57,7 +55,7 @@ pub fn io_stat(text: &str, name: impl Fn(u64, u64) -> String) -> (Vec<PerDiskSta
     let (mut bytes, mut operations) = (Devices::new(), Devices::new());
     for line in text.lines() {
         let mut words = line.split(' ');
-        let Some(device) = words.next().and_then(device) else { continue };
+        let Some(device) = words.next().and_then(device_number) else { continue };
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             let Ok(value) = value.parse() else { continue };
             let (counts, operation) = match key {
@@ -79,7 +77,7 @@ pub fn blkio(text: &str, name: impl Fn(u64, u64) -> String) -> Vec<PerDiskStats>
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [at, operation, value] = words[..] else { continue };
-        if let (Some(at), Ok(value)) = (device(at), value.parse()) {
+        if let (Some(at), Ok(value)) = (device_number(at), value.parse()) {
             devices.entry(at).or_default().insert(operation.into(), value);
         }
     }

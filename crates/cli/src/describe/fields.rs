@@ -2,6 +2,7 @@
 //! Neighbours: every describer, `why`, `timeline`.
 //! A field that is absent or of another type reads as Go's zero value.
 
+pub use api::kinds::selector_text;
 use api::quantity::Quantity;
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::{Map, Value};
@@ -41,6 +42,10 @@ pub fn list(value: &Value) -> &[Value] {
 
 pub fn strings(value: &Value) -> Vec<&str> {
     list(value).iter().filter_map(Value::as_str).collect()
+}
+
+pub fn texts(value: &Value) -> Vec<String> {
+    strings(value).into_iter().map(str::to_string).collect()
 }
 
 /// Members in order of their keys.
@@ -114,28 +119,4 @@ pub fn format_selector(selector: &Value) -> String {
         text if text.is_empty() => "<none>".to_string(),
         text => text,
     }
-}
-
-/// A label selector in the form that a list request takes. Requirements come in order of their keys.
-pub fn selector_text(selector: &Value) -> String {
-    let mut requirements: Vec<(String, String)> = members(&selector["matchLabels"])
-        .map(|(key, value)| (key.to_string(), format!("{key}={}", text(value))))
-        .collect();
-    for expression in list(&selector["matchExpressions"]) {
-        let key = string(&expression["key"]);
-        let mut values = strings(&expression["values"]);
-        values.sort_unstable();
-        let values = values.join(",");
-        requirements.push((
-            key.to_string(),
-            match string(&expression["operator"]) {
-                "In" => format!("{key} in ({values})"),
-                "NotIn" => format!("{key} notin ({values})"),
-                "DoesNotExist" => format!("!{key}"),
-                _ => key.to_string(),
-            },
-        ));
-    }
-    requirements.sort_by(|(a, _), (b, _)| a.cmp(b));
-    requirements.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
 }

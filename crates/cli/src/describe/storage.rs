@@ -2,6 +2,7 @@
 //! Neighbours: `volumes` writes sources and claims.
 //! A claim is used by pods that name it and by the pod that owns it.
 
+use api::kinds::access_modes;
 use serde_json::Value;
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
     is_empty,
     jobs::bool_or_unset,
     sections::{labels_and_annotations, multiline},
-    volumes::{self, access_modes, storage_class as class_of},
+    volumes::{self, storage_class as class_of},
     writer::{Writer, put},
 };
 use crate::object_reader::Query;

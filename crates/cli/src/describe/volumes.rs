@@ -2,6 +2,7 @@
 //! Used by `pod` and `storage`.
 //! One row per source; a source without a row reads `<unknown>`.
 
+use api::kinds::access_modes;
 use serde_json::Value;
 
 use super::{
@@ -427,11 +428,4 @@ pub fn claim(w: &mut Writer, claim: &Value, status: Option<&str>) {
 pub fn storage_class(object: &Value) -> String {
     let annotation = &object["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"];
     if annotation.is_null() { text(&object["spec"]["storageClassName"]) } else { text(annotation) }
-}
-
-pub fn access_modes(modes: &Value) -> String {
-    let known =
-        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
-    let has = |mode: &str| list(modes).iter().any(|own| string(own) == mode);
-    known.iter().filter(|(mode, _)| has(mode)).map(|(_, short)| *short).collect::<Vec<_>>().join(",")
 }

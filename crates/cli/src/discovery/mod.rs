@@ -12,6 +12,7 @@ use http::header;
 use serde_json::{Value, json};
 
 use crate::{
+    describe::fields::texts,
     failure::{Failure, Result},
     rest::{Rest, path},
     session::Session,
@@ -39,6 +40,24 @@ impl ApiResource {
             "" => self.version.clone(),
             group => format!("{group}/{}", self.version),
         }
+    }
+
+    /// As an `APIResource`, without group and version.
+    pub fn json(&self) -> Value {
+        let mut value = json!({
+            "name": self.name,
+            "singularName": self.singular,
+            "namespaced": self.namespaced,
+            "kind": self.kind,
+            "verbs": self.verbs,
+        });
+        if !self.short_names.is_empty() {
+            value["shortNames"] = json!(self.short_names);
+        }
+        if !self.categories.is_empty() {
+            value["categories"] = json!(self.categories);
+        }
+        value
     }
 
     /// `pods`, `deployments.apps`.
@@ -91,10 +110,6 @@ pub struct Discovery {
     pub fresh: bool,
     /// Groups whose server did not answer.
     pub failed: Vec<(String, String)>,
-}
-
-fn texts(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_string).collect()
 }
 
 fn text(value: &Value) -> String {
@@ -255,24 +270,7 @@ impl Discovery {
 
     fn resource_list(&self, group: &str, version: &str) -> Value {
         let of = self.resources.iter().filter(|r| r.group == group && r.version == version);
-        let resources: Vec<Value> = of
-            .map(|r| {
-                let mut value = json!({
-                    "name": r.name,
-                    "singularName": r.singular,
-                    "namespaced": r.namespaced,
-                    "kind": r.kind,
-                    "verbs": r.verbs,
-                });
-                if !r.short_names.is_empty() {
-                    value["shortNames"] = json!(r.short_names);
-                }
-                if !r.categories.is_empty() {
-                    value["categories"] = json!(r.categories);
-                }
-                value
-            })
-            .collect();
+        let resources: Vec<Value> = of.map(|resource| resource.json()).collect();
         let shown = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
         json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": shown, "resources": resources})
     }

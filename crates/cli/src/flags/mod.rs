@@ -5,7 +5,7 @@
 pub mod globals;
 mod parse;
 
-pub use parse::{Matches, parse_duration};
+pub use parse::Matches;
 pub(crate) use parse::{Scanner, Word};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,8 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use api::codec::{parse_bool, parse_duration};
+
 use super::{Flag, FlagTables, Kind};
 use crate::failure::{Failure, Result};
 
@@ -59,7 +61,7 @@ impl Matches {
     }
 
     pub fn bool(&self, name: &str) -> bool {
-        truth(self.str(name)).unwrap_or(false)
+        parse_bool(self.str(name)).unwrap_or(false)
     }
 
     pub fn int(&self, name: &str) -> i64 {
@@ -98,47 +100,6 @@ impl Matches {
     }
 }
 
-fn truth(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
-    }
-}
-
-/// Go's durations, in nanoseconds: `1h30m`, `250ms`, `-5s`, `0`.
-pub fn parse_duration(text: &str) -> Option<i64> {
-    let (sign, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (-1.0, rest),
-        None => (1.0, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut nanos = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        nanos += number
-            * match &rest[..unit] {
-                "ns" => 1.0,
-                "us" | "µs" | "μs" => 1e3,
-                "ms" => 1e6,
-                "s" => 1e9,
-                "m" => 60e9,
-                "h" => 3600e9,
-                _ => return None,
-            };
-        rest = &rest[unit..];
-    }
-    Some((sign * nanos) as i64)
-}
-
 /// Walks over the words of a command line.
 pub struct Scanner<'a> {
     words: &'a [String],
@@ -168,13 +129,13 @@ fn find_short(tables: &[FlagTables], letter: char) -> Option<&'static Flag> {
 
 fn checked(flag: &'static Flag, shown: &str, value: String) -> Result<Word<'static>> {
     let problem = match flag.kind {
-        Kind::Bool if truth(&value).is_none() => {
+        Kind::Bool if parse_bool(&value).is_none() => {
             format!("strconv.ParseBool: parsing {value:?}: invalid syntax")
         }
         Kind::Int if value.parse::<i64>().is_err() => format!("strconv.ParseInt: parsing {value:?}: invalid syntax"),
-        Kind::Duration if parse_duration(&value).is_none() => match value.parse::<f64>() {
-            Ok(_) => format!("time: missing unit in duration {value:?}"),
-            Err(_) => format!("time: invalid duration {value:?}"),
+        Kind::Duration => match parse_duration(&value) {
+            Ok(_) => return Ok(Word::Flag(flag, value)),
+            Err(problem) => problem,
         },
         _ => return Ok(Word::Flag(flag, value)),
     };
@@ -346,7 +307,7 @@ mod tests {
 
     #[test]
     fn durations_are_gos() {
-        let check = |text: &str, wanted: Option<i64>| assert_eq!(parse_duration(text), wanted, "{text}");
+        let check = |text: &str, wanted: Option<i64>| assert_eq!(parse_duration(text).ok(), wanted, "{text}");
         check("0", Some(0));
         check("1h30m", Some(5_400_000_000_000));
         check("250ms", Some(250_000_000));

@@ -12,6 +12,7 @@ use serde_json::Value;
 use self::{plugin_policy::PluginPolicy, preference::Loaded};
 use crate::{
     command::{Command, finds},
+    describe::fields::texts,
     flags::{Flag, globals::GLOBAL},
     kubeconfig,
 };
@@ -103,10 +104,6 @@ fn unread(plain: Preferred, file: &str, explicit: bool, why: String) -> Result<P
         true => Err(format!("kuberc: {why}")),
         false => Ok(Preferred { told: format!("kuberc: no preferences loaded from {file}: {why}"), ..plain }),
     }
-}
-
-fn texts(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_string).collect()
 }
 
 /// Whether a flag stands in the line, in any of the ways of writing it.

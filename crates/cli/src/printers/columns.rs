@@ -2,6 +2,7 @@
 //! Used by `get`, `events`, `api-resources` and others.
 //! Column widths are remembered from one flush to the next, so that a watch stays aligned.
 
+use api::printing::human_duration;
 use serde_json::Value;
 
 const WIDTH_MIN: usize = 6;
@@ -163,30 +164,6 @@ pub fn age(timestamp: &str, now: jiff::Timestamp) -> String {
     match timestamp.parse::<jiff::Timestamp>() {
         Ok(then) => human_duration(now.as_second() - then.as_second()),
         Err(_) => "<unknown>".to_string(),
-    }
-}
-
-/// `5s`, `3m2s`, `47m`, `5h3m`, `2d5h`, `300d`, `2y10d`.
-pub fn human_duration(seconds: i64) -> String {
-    const MINUTE: i64 = 60;
-    const HOUR: i64 = 3600;
-    const DAY: i64 = 24 * HOUR;
-    let two = |a: i64, a_unit: &str, b: i64, b_unit: &str| match b {
-        0 => format!("{a}{a_unit}"),
-        _ => format!("{a}{a_unit}{b}{b_unit}"),
-    };
-    match seconds {
-        ..=-2 => "<invalid>".to_string(),
-        -1 => "0s".to_string(),
-        s if s < 2 * MINUTE => format!("{s}s"),
-        s if s < 10 * MINUTE => two(s / MINUTE, "m", s % MINUTE, "s"),
-        s if s < 3 * HOUR => format!("{}m", s / MINUTE),
-        s if s < 8 * HOUR => two(s / HOUR, "h", s / MINUTE % 60, "m"),
-        s if s < 2 * DAY => format!("{}h", s / HOUR),
-        s if s < 8 * DAY => two(s / DAY, "d", s / HOUR % 24, "h"),
-        s if s < 2 * 365 * DAY => format!("{}d", s / DAY),
-        s if s < 8 * 365 * DAY => two(s / DAY / 365, "y", s / DAY % 365, "d"),
-        s => format!("{}y", s / DAY / 365),
     }
 }
 

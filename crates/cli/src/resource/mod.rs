@@ -9,6 +9,8 @@ pub mod yaml;
 
 use std::rc::Rc;
 
+use bytes::Bytes;
+use futures::{StreamExt, stream::LocalBoxStream};
 use http::header;
 use serde_json::{Value, json};
 
@@ -64,6 +66,24 @@ impl Info {
 
     pub async fn get(&self, session: &Session) -> Result<Value> {
         session.rest().await?.get(self.path()?).about(&self.resource.qualified(), &self.name).value().await
+    }
+
+    /// The lines of a watch of it.
+    pub async fn watch(&self, session: &Session) -> Result<LocalBoxStream<'static, Result<Bytes>>> {
+        let call = session.rest().await?.get(self.resource.path(&self.namespace, ""));
+        call.query("fieldSelector", format!("metadata.name={}", self.name)).query("watch", "true").lines().await
+    }
+
+    /// Watches it until it is as `there` says, and returns it as it is then.
+    pub async fn watch_until(&self, session: &Session, there: impl Fn(&Value) -> bool) -> Result<Value> {
+        let mut lines = self.watch(session).await?;
+        while let Some(line) = lines.next().await {
+            let mut event: Value = serde_json::from_slice(&line?)?;
+            if there(&event["object"]) {
+                return Ok(event["object"].take());
+            }
+        }
+        Err(Failure::message("the watch ended before the condition was met"))
     }
 }
 

@@ -2,9 +2,12 @@
 //! Used where a server refused a word, and where a kind or type was not found.
 //! Only adds to what is said: what is refused is decided elsewhere.
 
-use api::schema::{Node, TypeId};
+use api::{
+    names::distance,
+    schema::{Node, TypeId},
+};
 
-use crate::{command::distance, discovery::Discovery};
+use crate::discovery::Discovery;
 
 /// How many letters may be wrong.
 const DISTANCE_MAX: usize = 2;

@@ -2,6 +2,8 @@
 //! Used by every template printer of this folder and by `describe`.
 //! Never fails; a value that Go could not print has the text Go gives it.
 
+pub use api::patch::go_type as type_name;
+
 use super::go_order::Shape;
 use serde_json::Value;
 
@@ -99,19 +101,6 @@ pub fn go_syntax(value: &Value) -> String {
             let fields: Vec<String> = fields.iter().map(|(k, v)| format!("{}:{}", quote(k), go_syntax(v))).collect();
             format!("map[string]interface {{}}{{{}}}", fields.join(", "))
         }
-    }
-}
-
-/// `%T` of a value decoded from JSON.
-pub fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(n) if n.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 

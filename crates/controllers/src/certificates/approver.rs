@@ -8,15 +8,15 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use client::Informer;
 use k8s_openapi::api::{
-    authorization::v1::SubjectAccessReview,
-    certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition},
-    core::v1::Node,
+    authorization::v1::SubjectAccessReview, certificates::v1::CertificateSigningRequest, core::v1::Node,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::signing::{self, KUBELET_CLIENT, condition};
+use super::{
+    approval::approve,
+    signing::{self, KUBELET_CLIENT, condition},
+};
 use crate::{
-    common::meta::time,
     node::conditions::ready,
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -67,20 +67,7 @@ impl Controller for Approver {
         };
         for (subresource, message) in rights {
             if self.allowed(&request, subresource).await? {
-                let mut approved = (*request).clone();
-                let now = time(self.context.env.now());
-                approved.status.get_or_insert_default().conditions.get_or_insert_default().push(
-                    CertificateSigningRequestCondition {
-                        type_: "Approved".into(),
-                        status: "True".into(),
-                        reason: Some("AutoApproved".into()),
-                        message: Some(message.to_string()),
-                        last_update_time: Some(now.clone()),
-                        last_transition_time: Some(now),
-                    },
-                );
-                let api = self.context.client.api::<CertificateSigningRequest>();
-                api.replace_subresource::<_, Value>(key, "approval", &approved).await?;
+                approve(&self.context, key, &request, message).await?;
                 return Ok(None);
             }
         }

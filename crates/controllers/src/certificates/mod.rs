@@ -2,6 +2,7 @@
 //! `signing` is the core; agents join and kubelets renew through here.
 //! Nothing is signed that a person or the approver has not approved.
 
+mod approval;
 mod approver;
 mod cleaner;
 mod pod_request_cleaner;

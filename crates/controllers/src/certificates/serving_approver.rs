@@ -9,20 +9,17 @@ use std::{net::IpAddr, sync::Arc};
 use api::{ApiError, cluster_ranges::ClusterRanges};
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, ListParams, reference};
-use k8s_openapi::api::{
-    certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition},
-    core::v1::Node,
-};
+use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
 use rcgen::SanType;
-use serde_json::Value;
 
-use super::signing::{self, KUBELET_SERVING};
-use crate::{
-    common::meta::time,
-    runner::{Context, Controller, Outcome, Setup},
+use super::{
+    approval::approve,
+    signing::{self, KUBELET_SERVING},
 };
+use crate::runner::{Context, Controller, Outcome, Setup};
 
 const NODES: &str = "system:nodes";
+const EVERY_NAME_OWN: &str = "Every name in the request is one of the node's own.";
 /// What its Events name as their source.
 const COMPONENT: &str = "minke-server";
 
@@ -87,7 +84,7 @@ impl Controller for ServingApprover {
             return Ok(None);
         }
         match self.refusal(&request, reserved).await? {
-            None => self.approve(key, &request).await?,
+            None => approve(&self.context, key, &request, EVERY_NAME_OWN).await?,
             Some(refusal) => tracing::warn!(refusal, "a serving certificate waits for approval"),
         }
         Ok(None)
@@ -117,23 +114,6 @@ impl ServingApprover {
             self.recorder.warning(&reference(&**node), "ServingCertificateNotApproved", message);
         }
         Ok(problem)
-    }
-
-    async fn approve(&self, key: &str, request: &CertificateSigningRequest) -> Result<(), ApiError> {
-        let mut approved = request.clone();
-        let now = time(self.context.env.now());
-        approved.status.get_or_insert_default().conditions.get_or_insert_default().push(
-            CertificateSigningRequestCondition {
-                type_: "Approved".into(),
-                status: "True".into(),
-                reason: Some("AutoApproved".into()),
-                message: Some("Every name in the request is one of the node's own.".into()),
-                last_update_time: Some(now.clone()),
-                last_transition_time: Some(now),
-            },
-        );
-        let api = self.context.client.api::<CertificateSigningRequest>();
-        api.replace_subresource::<_, Value>(key, "approval", &approved).await.map(drop)
     }
 }
 

@@ -8,8 +8,11 @@ use std::{
     time::Duration,
 };
 
+use client::Change;
 use env::Env;
 use parking_lot::Mutex;
+
+use super::meta::Object;
 
 const EXPECTATIONS_TIMEOUT: Duration = Duration::from_secs(300);
 /// A watch that had to start over may never show an object that came and went meanwhile: then the server is asked.
@@ -70,6 +73,16 @@ impl Expectations {
         settle(pending);
         if pending.created.is_empty() && pending.deleted.is_empty() {
             owners.remove(owner);
+        }
+    }
+
+    /// A dependent that the owner has, or had, was seen to change.
+    pub fn changed<K: Object>(&self, owner: &str, change: &Change<K>) {
+        self.created(owner, &change.key);
+        if let Some(object) = change.new.as_ref().or(change.old.as_ref())
+            && (change.new.is_none() || object.deleting())
+        {
+            self.deleted(owner, object.uid());
         }
     }
 

@@ -1,6 +1,7 @@
 //! What several controllers share: metadata, selectors, indexes, owner references, pods and their making, revisions.
 //! Used by the controllers; runs nothing by itself.
 
+pub mod dependents;
 pub mod expectations;
 pub mod gated_kinds;
 pub mod indexes;

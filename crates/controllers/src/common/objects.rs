@@ -3,9 +3,8 @@
 //! Errors are the server's own `Status`.
 
 use api::{ApiError, Resource};
-use bytes::Bytes;
 use client::Client;
-use http::{Method, Request};
+use http::Method;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use serde_json::Value;
 
@@ -62,6 +61,14 @@ pub async fn delete_all(client: &Client, resource: &Resource, namespace: &str) -
     call(client, Method::DELETE, path, "application/json", encode(&options)?).await.map(drop)
 }
 
+/// What is gone already needs no more.
+pub fn gone(result: Result<(), ApiError>) -> Result<(), ApiError> {
+    match result {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn encode(options: &DeleteOptions) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(options).map_err(|e| ApiError::internal(format!("couldn't encode a request: {e}")))
 }
@@ -73,13 +80,6 @@ pub async fn call(
     content: &str,
     body: Vec<u8>,
 ) -> Result<Value, ApiError> {
-    let request = Request::builder()
-        .method(method)
-        .uri(uri)
-        .header("accept", "application/json")
-        .header("content-type", content)
-        .body(Bytes::from(body))
-        .map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?;
-    let answer = client.request(request).await?;
+    let answer = client.call(method, &uri, content, body).await?;
     serde_json::from_slice(&answer).map_err(|e| ApiError::internal(format!("couldn't read the server's answer: {e}")))
 }

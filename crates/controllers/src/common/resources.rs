@@ -4,10 +4,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use api::{
-    Resource, Scope, Verb,
-    kinds::{self, Plain, StorageForm},
-};
+use api::{Resource, Verb, kinds};
 use client::{Informer, InformerFactory};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
@@ -90,28 +87,10 @@ fn builtin(gated: &[GatedKind]) -> Vec<Arc<Resource>> {
 
 /// `None` until the definition is established.
 pub fn custom(definition: &CustomResourceDefinition) -> Option<Arc<Resource>> {
-    let conditions = definition.status.as_ref().and_then(|s| s.conditions.as_ref());
-    if !conditions.into_iter().flatten().any(|c| c.type_ == "Established" && c.status == "True") {
-        return None;
-    }
-    let spec = &definition.spec;
-    let version = spec.versions.iter().find(|v| v.storage && v.served).or(spec.versions.iter().find(|v| v.served))?;
-    let names = &spec.names;
-    Some(Arc::new(Resource {
-        group: spec.group.clone(),
-        version: version.name.clone(),
-        kind: names.kind.clone(),
-        plural: names.plural.clone(),
-        singular: names.singular.clone().unwrap_or_else(|| names.kind.to_lowercase()),
-        list_kind: names.list_kind.clone().unwrap_or_else(|| format!("{}List", names.kind)),
-        short_names: Vec::new(),
-        categories: Vec::new(),
-        scope: if spec.scope == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
-        verbs: Verb::RESOURCE.to_vec(),
-        subresources: Vec::new(),
-        behavior: Arc::new(Plain),
-        storage: StorageForm::custom(&spec.group, &names.plural),
-    }))
+    kinds::custom_resource(definition, |versions| {
+        let mut served = versions.iter().filter(|version| version.served);
+        served.clone().find(|version| version.storage).or(served.next())
+    })
 }
 
 #[cfg(test)]

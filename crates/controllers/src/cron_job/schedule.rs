@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use api::codec::parse_unsigned_duration;
 use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +33,8 @@ impl Schedule {
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if let Some(duration) = text.strip_prefix("@every ") {
-            let duration = parse_duration(duration.trim()).ok_or_else(|| format!("failed to parse duration {text}"))?;
+            let duration = parse_unsigned_duration(duration.trim()).filter(|every| !every.is_zero());
+            let duration = duration.ok_or_else(|| format!("failed to parse duration {text}"))?;
             return Ok(Self::Every(duration.max(Duration::from_secs(1))));
         }
         let fields = match text {
@@ -161,27 +163,6 @@ fn field(text: &str, min: u32, max: u32, names: &[&str], base: u32) -> Result<u6
         (first..=last).step_by(step as usize).for_each(|value| bits |= 1 << value);
     }
     Ok(bits)
-}
-
-/// Go's `1h30m10s`.
-fn parse_duration(text: &str) -> Option<Duration> {
-    let (mut total, mut rest) = (0f64, text);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let seconds = match unit {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 0.001,
-            _ => return None,
-        };
-        total += number.parse::<f64>().ok()? * seconds;
-        rest = tail;
-    }
-    Duration::try_from_secs_f64(total).ok().filter(|d| !d.is_zero())
 }
 
 #[cfg(test)]

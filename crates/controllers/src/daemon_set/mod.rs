@@ -20,9 +20,10 @@ use serde_json::json;
 
 use crate::{
     common::{
+        dependents,
         expectations::Expectations,
         indexes,
-        meta::{self, Object, labels},
+        meta::{Object, labels},
         ownership,
         pod_control::PodControl,
         pods, revisions,
@@ -41,21 +42,10 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     setup.on(&pods, {
         let (sets, expectations) = (sets.clone(), expectations.clone());
         move |change, queue| {
-            let Some(pod) = change.new.as_ref().or(change.old.as_ref()) else { return };
-            if let Some(owner) = pod.controller().filter(|o| o.kind == "DaemonSet") {
-                let owner = meta::key(pod.namespace(), &owner.name);
-                expectations.created(&owner, &change.key);
-                if change.new.is_none() || pod.deleting() {
-                    expectations.deleted(&owner, pod.uid());
-                }
-                queue.add(owner);
-            } else if pod.controller().is_none() && change.new.is_some() && !pod.deleting() {
-                for set in sets.by_index(indexes::NAMESPACE, pod.namespace()) {
-                    if selector(&set).is_some_and(|s| s.matches(labels(pod.meta()))) {
-                        queue.add(set.key());
-                    }
-                }
-            }
+            dependents::owners::<DaemonSet>(change).iter().for_each(|owner| expectations.changed(owner, change));
+            let selects =
+                |set: &DaemonSet, pod: &Pod| selector(set).is_some_and(|selector| selector.matches(labels(pod.meta())));
+            dependents::wake_owners(change, queue, &sets, selects);
         }
     });
     setup.on(&nodes, {

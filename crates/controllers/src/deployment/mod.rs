@@ -20,6 +20,7 @@ use serde_json::json;
 
 use crate::{
     common::{
+        dependents::{self, owner_key},
         expectations::Expectations,
         indexes,
         meta::{self, Object, delete_in_background, labels},
@@ -40,19 +41,11 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     setup.on(&sets, {
         let (deployments, expectations) = (deployments.clone(), expectations.clone());
         move |change, queue| {
-            for set in change.old.iter().chain(&change.new) {
-                if let Some(owner) = owner_key(set) {
-                    expectations.created(&owner, &change.key);
-                    queue.add(owner);
-                }
-            }
-            if let Some(set) = change.new.as_ref().filter(|set| set.controller().is_none() && !set.deleting()) {
-                for deployment in deployments.by_index(indexes::NAMESPACE, set.namespace()) {
-                    if selector_of(&deployment).is_some_and(|s| s.matches(labels(set.meta()))) {
-                        queue.add(deployment.key());
-                    }
-                }
-            }
+            dependents::owners::<Deployment>(change).iter().for_each(|owner| expectations.changed(owner, change));
+            let selects = |deployment: &Deployment, set: &ReplicaSet| {
+                selector_of(deployment).is_some_and(|selector| selector.matches(labels(set.meta())))
+            };
+            dependents::wake_owners(change, queue, &deployments, selects);
         }
     });
     // Recreate waits for the last old pod to be gone; only the pods tell that.
@@ -60,9 +53,8 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         let (deployments, sets) = (deployments.clone(), sets.clone());
         move |change, queue| {
             let Some(pod) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
-            let Some(owner) = pod.controller().filter(|o| o.kind == "ReplicaSet") else { return };
-            let set = sets.get(&meta::key(pod.namespace(), &owner.name));
-            let deployment = set.and_then(|set| owner_key(&set)).and_then(|key| deployments.get(&key));
+            let set = owner_key::<ReplicaSet>(&**pod).and_then(|key| sets.get(&key));
+            let deployment = set.and_then(|set| owner_key::<Deployment>(&*set)).and_then(|key| deployments.get(&key));
             if let Some(deployment) = deployment.filter(|d| !sets::rolling(d)) {
                 queue.add(deployment.key());
             }
@@ -70,11 +62,6 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     });
     let recorder = setup.context.recorder("deployment-controller");
     Arc::new(Deployments { context: setup.context.clone(), deployments, sets, pods, recorder, expectations })
-}
-
-fn owner_key(set: &ReplicaSet) -> Option<String> {
-    let owner = set.controller().filter(|o| o.kind == "Deployment" && o.api_version == "apps/v1")?;
-    Some(meta::key(set.namespace(), &owner.name))
 }
 
 fn selector_of(deployment: &Deployment) -> Option<LabelSelector> {
@@ -127,7 +114,7 @@ impl Deployments {
         for set in self.expectations.overdue(key).0 {
             let (namespace, name) = meta::split(&set);
             let found = self.context.client.namespaced::<ReplicaSet>(namespace).find(name).await?;
-            if found.is_none_or(|set| owner_key(&set).as_deref() != Some(key)) {
+            if found.is_none_or(|set| owner_key::<Deployment>(&set).as_deref() != Some(key)) {
                 self.expectations.created(key, &set);
             }
         }

@@ -6,14 +6,12 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use api::{
-    ApiError,
     quantity::{self, Quantity as QuantityValue},
     selectors::LabelSelector,
 };
 use bytes::Bytes;
-use client::{Client, ListParams};
+use client::{Client, ListParams, percent_encode};
 use env::Env;
-use http::Request;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{
@@ -175,7 +173,7 @@ impl MetricsClient {
         let whole_namespace = of.autoscalers > QUESTIONS_PER_NAMESPACE_MAX;
         let selector = if whole_namespace { String::new() } else { of.selector.to_string() };
         let params = if selector.is_empty() { ListParams::default() } else { ListParams::labels(selector) };
-        let path = with_query(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods", of.namespace), &params);
+        let path = params.append_to(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods", of.namespace));
         let usages = self.pod_usages(path).await;
         let usages = usages.map_err(|error| format!("unable to fetch metrics from resource metrics API: {error}"))?;
         let usages: Vec<&PodUsage> = match whole_namespace {
@@ -199,7 +197,7 @@ impl MetricsClient {
         selector: &LabelSelector,
     ) -> Result<Vec<ContainerSample>, String> {
         let params = ListParams::labels(selector.to_string());
-        let path = with_query(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"), &params);
+        let path = params.append_to(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"));
         let mut samples = Vec::new();
         for usage in self.pod_usages(path).await?.iter() {
             for container in &usage.containers {
@@ -221,7 +219,7 @@ impl MetricsClient {
     async fn pod_usages(&self, path: String) -> Result<Arc<Vec<PodUsage>>, String> {
         let shared = shared(&self.pods, &path, self.env.monotonic());
         let read = async {
-            let body = get(&self.client, &path).await.map_err(|error| error.message.clone())?;
+            let body = self.client.get(&path).await.map_err(|error| error.message.clone())?;
             let list: Items<PodUsage> = parse(&body)?;
             Ok(Arc::new(list.items))
         };
@@ -235,7 +233,7 @@ impl MetricsClient {
         selector: &LabelSelector,
         metric_selector: &LabelSelector,
     ) -> Result<Sample, String> {
-        let path = format!("{}/namespaces/{namespace}/pods/*/{}", self.custom_metrics().await?, segment(name));
+        let path = format!("{}/namespaces/{namespace}/pods/*/{}", self.custom_metrics().await?, percent_encode(name));
         let metrics = self.custom(with_metric_selector(path, Some(selector), metric_selector)).await?;
         if metrics.is_empty() {
             return Err("no metrics returned from custom metrics API".into());
@@ -262,11 +260,17 @@ impl MetricsClient {
         let root = self.custom_metrics().await?;
         let path = match object.kind.as_str() {
             // Whatever name the reference gives: nobody reaches out of a namespace this way.
-            "Namespace" if group.is_empty() => format!("{root}/namespaces/{namespace}/metrics/{}", segment(name)),
+            "Namespace" if group.is_empty() => {
+                format!("{root}/namespaces/{namespace}/metrics/{}", percent_encode(name))
+            }
             kind => {
                 let whole = |error: String| format!("unable to fetch metrics from custom metrics API: {error}");
                 let resource = targets.group_resource(group, kind).await.map_err(whole)?;
-                format!("{root}/namespaces/{namespace}/{resource}/{}/{}", segment(&object.name), segment(name))
+                format!(
+                    "{root}/namespaces/{namespace}/{resource}/{}/{}",
+                    percent_encode(&object.name),
+                    percent_encode(name)
+                )
             }
         };
         let metrics = self.custom(with_metric_selector(path, None, metric_selector)).await?;
@@ -304,8 +308,8 @@ impl MetricsClient {
     async fn external_metric(&self, name: &str, namespace: &str, selector: &LabelSelector) -> Result<Sample, String> {
         let text = selector.to_string();
         let params = if text.is_empty() { ListParams::default() } else { ListParams::labels(text) };
-        let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{}", segment(name));
-        let answer = self.get(&with_query(path, &params)).await;
+        let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{}", percent_encode(name));
+        let answer = self.get(&params.append_to(path)).await;
         let metrics = answer
             .and_then(|body| parse::<Items<ExternalMetric>>(&body))
             .map_err(|error| format!("unable to fetch metrics from external metrics API: {error}"))?;
@@ -321,7 +325,7 @@ impl MetricsClient {
 
     async fn get(&self, path: &str) -> Result<Bytes, String> {
         let answer = shared(&self.answers, path, self.env.monotonic());
-        let ask = async { get(&self.client, path).await.map_err(|error| error.message.clone()) };
+        let ask = async { self.client.get(path).await.map_err(|error| error.message.clone()) };
         answer.get_or_init(|| ask).await.clone()
     }
 }
@@ -342,12 +346,6 @@ fn shared<T>(
     answers.entry(key.to_string()).or_insert_with(|| (now, Arc::default())).1.clone()
 }
 
-pub async fn get(client: &Client, path: &str) -> Result<Bytes, ApiError> {
-    let request = Request::get(path).header("accept", "application/json").body(Bytes::new());
-    let request = request.map_err(|error| ApiError::bad_request(format!("couldn't make a request: {error}")))?;
-    client.request(request).await
-}
-
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| format!("couldn't read the answer: {error}"))
 }
@@ -356,33 +354,16 @@ fn milli(quantity: &Quantity) -> Result<i64, String> {
     quantity::milli_value(quantity).ok_or_else(|| format!("{:?} is no quantity", quantity.0))
 }
 
-fn with_query(path: String, params: &ListParams) -> String {
-    let query = params.query();
-    if query.is_empty() { path } else { format!("{path}?{query}") }
-}
-
 fn with_metric_selector(mut path: String, pods: Option<&LabelSelector>, metric: &LabelSelector) -> String {
     let questions =
         [("labelSelector", pods.map(LabelSelector::to_string)), ("metricLabelSelector", Some(metric.to_string()))];
     for (name, text) in questions {
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             let mark = if path.contains('?') { '&' } else { '?' };
-            path.push_str(&format!("{mark}{name}={}", segment(&text)));
+            path.push_str(&format!("{mark}{name}={}", percent_encode(&text)));
         }
     }
     path
-}
-
-/// Percent-encoded, as one part of a path or one value of a query.
-pub fn segment(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte as char),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }
 
 /// The use of one resource by pod. A pod of which one container was not measured is left out.

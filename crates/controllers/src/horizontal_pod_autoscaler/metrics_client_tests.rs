@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ::api::Resource;
+use ::api::{ApiError, Resource};
 use async_trait::async_trait;
 use client::{InformerFactory, ObjectList, Transport, WatchStream};
-use http::Response;
+use http::{Request, Response};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -5,17 +5,16 @@
 use std::{collections::HashMap, time::Duration};
 
 use api::ApiError;
-use bytes::Bytes;
-use client::Client;
+use client::{Client, percent_encode};
 use env::Env;
-use http::Request;
+use http::Method;
 use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    metrics_client::{get, parse, segment},
+    metrics_client::parse,
     plan::{Failure, Scale},
 };
 use crate::common::resources::Resources;
@@ -43,7 +42,7 @@ struct ResourcePath {
 
 impl ResourcePath {
     fn scale(&self, namespace: &str, name: &str) -> String {
-        format!("{}/namespaces/{namespace}/{}/{}/scale", self.root, self.plural, segment(name))
+        format!("{}/namespaces/{namespace}/{}/{}/scale", self.root, self.plural, percent_encode(name))
     }
 }
 
@@ -114,7 +113,7 @@ impl ScaleTargets {
     }
 
     async fn read(&self, path: String) -> Result<FoundScale, ApiError> {
-        let body = get(&self.client, &path).await?;
+        let body = self.client.get(&path).await?;
         let object: Value = serde_json::from_slice(&body)
             .map_err(|error| ApiError::internal(format!("couldn't read the scale: {error}")))?;
         let replicas = |part: &str| {
@@ -134,13 +133,9 @@ impl ScaleTargets {
         let mut attempts = 0;
         loop {
             found.object["spec"]["replicas"] = replicas.into();
-            let request = Request::put(&found.path)
-                .header("accept", "application/json")
-                .header("content-type", "application/json")
-                .body(Bytes::from(found.object.to_string()))
-                .map_err(|error| ApiError::bad_request(format!("couldn't make a request: {error}")))?;
+            let body = found.object.to_string();
             attempts += 1;
-            match self.client.request(request).await {
+            match self.client.call(Method::PUT, &found.path, "application/json", body).await {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_conflict() && attempts < CONFLICTS_MAX => {
                     found = self.read(found.path).await?;
@@ -184,13 +179,13 @@ impl ScaleTargets {
         if group.is_empty() {
             return paths;
         }
-        let answer = get(&self.client, &format!("/apis/{}", segment(group))).await;
+        let answer = self.client.get(&format!("/apis/{}", percent_encode(group))).await;
         let Ok(list) = answer.map_err(|error| error.message.clone()).and_then(|body| parse::<GroupList>(&body)) else {
             return paths;
         };
         for version in list.versions {
             let root = format!("/apis/{}", version.group_version);
-            let answer = get(&self.client, &root).await;
+            let answer = self.client.get(&root).await;
             let Ok(list) = answer.map_err(|error| error.message.clone()).and_then(|body| parse::<ResourceList>(&body))
             else {
                 continue;

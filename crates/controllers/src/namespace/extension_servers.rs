@@ -7,10 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use api::{
-    ApiError, Resource, Scope, Verb,
-    kinds::{Plain, StorageForm},
-};
+use api::{ApiError, Resource, Scope};
 use client::Client;
 use http::Method;
 use serde_json::Value;
@@ -73,19 +70,8 @@ fn resources(group: &str, version: &str, list: &Value) -> Vec<Arc<Resource>> {
             return None;
         }
         Some(Arc::new(Resource {
-            group: group.to_string(),
-            version: version.to_string(),
-            list_kind: format!("{kind}List"),
             singular: text("singularName"),
-            storage: StorageForm::custom(group, &plural),
-            plural,
-            kind,
-            short_names: Vec::new(),
-            categories: Vec::new(),
-            scope: Scope::Namespaced,
-            verbs: Verb::RESOURCE.to_vec(),
-            subresources: Vec::new(),
-            behavior: Arc::new(Plain),
+            ..Resource::custom(group, version, &kind, &plural, Scope::Namespaced)
         }))
     };
     list["resources"].as_array().into_iter().flatten().filter_map(one).collect()

@@ -25,9 +25,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     common::{
+        dependents,
         expectations::Expectations,
         indexes,
-        meta::{self, Object, labels},
+        meta::{Object, labels},
         ownership,
         pod_control::PodControl,
         pods,
@@ -71,31 +72,8 @@ fn make<K: Replicated>(setup: &mut Setup) -> Arc<dyn Controller> {
     setup.on(&pods, {
         let (sets, expectations) = (sets.clone(), expectations.clone());
         move |change, queue| {
-            let owner = |pod: &Pod| {
-                let owner = pod.controller().filter(|o| o.kind == K::KIND && o.api_version == K::API_VERSION)?;
-                Some(meta::key(pod.namespace(), &owner.name))
-            };
-            let (old, new) = (change.old.as_deref(), change.new.as_deref());
-            let (before, after) = (old.and_then(owner), new.and_then(owner));
-            if let (Some(owner), Some(_)) = (&after, new) {
-                expectations.created(owner, &change.key);
-            }
-            if let (Some(owner), Some(pod)) = (before.as_ref().or(after.as_ref()), new.or(old))
-                && (change.new.is_none() || pod.deleting())
-            {
-                expectations.deleted(owner, pod.uid());
-            }
-            for owner in before.iter().chain(after.iter().filter(|a| before.as_ref() != Some(*a))) {
-                queue.add(owner.clone());
-            }
-            // An orphan may belong to any set whose selector matches it.
-            if let Some(pod) = new.filter(|pod| pod.controller().is_none() && !pod.deleting()) {
-                for set in sets.by_index(indexes::NAMESPACE, pod.namespace()) {
-                    if selects(&*set, pod) {
-                        queue.add(set.key());
-                    }
-                }
-            }
+            dependents::owners::<K>(change).iter().for_each(|owner| expectations.changed(owner, change));
+            dependents::wake_owners(change, queue, &sets, selects);
         }
     });
     let recorder = setup.context.recorder(K::COMPONENT);

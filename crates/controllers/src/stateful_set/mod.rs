@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::{
     common::{
-        indexes,
+        dependents, indexes,
         meta::{self, Object, delete_options, labels},
         ownership,
         pod_control::namespace_terminating,
@@ -65,16 +65,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     setup.on(&pods, {
         let sets = sets.clone();
         move |change, queue| {
-            let Some(pod) = change.new.as_ref().or(change.old.as_ref()) else { return };
-            if let Some(owner) = pod.controller().filter(|o| o.kind == "StatefulSet") {
-                queue.add(meta::key(pod.namespace(), &owner.name));
-            } else if pod.controller().is_none() && change.new.is_some() && !pod.deleting() {
-                for set in sets.by_index(indexes::NAMESPACE, pod.namespace()) {
-                    if plan::ordinal(&set, pod).is_some() {
-                        queue.add(set.key());
-                    }
-                }
-            }
+            dependents::wake_owners(change, queue, &sets, |set, pod| plan::ordinal(set, pod).is_some());
         }
     });
     let recorder = setup.context.recorder("statefulset-controller");

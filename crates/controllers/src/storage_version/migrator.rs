@@ -7,9 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use api::{ApiError, Resource, Verb};
 use async_trait::async_trait;
-use bytes::Bytes;
 use client::{ListParams, ObjectInformer};
-use http::{Method, Request};
+use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -104,10 +103,7 @@ impl Migrator {
     }
 
     async fn list(&self, path: &str, params: &ListParams) -> Result<Value, ApiError> {
-        let request =
-            Request::get(format!("{path}?{}", params.query())).header("accept", METADATA_ONLY).body(Bytes::new());
-        let request = request.map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?;
-        let answer = self.context.client.request(request).await?;
+        let answer = self.context.client.get_as(&format!("{path}?{}", params.query()), METADATA_ONLY).await?;
         serde_json::from_slice(&answer).map_err(|e| ApiError::internal(format!("couldn't read a list: {e}")))
     }
 

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use api::volume_claims;
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, reference};
 use k8s_openapi::{
@@ -74,7 +75,7 @@ impl Controller for Ephemeral {
     async fn reconcile(&self, key: &str) -> Outcome {
         let Some(pod) = self.pods.get(key) else { return Ok(None) };
         for (volume, template) in wanted(&pod) {
-            let name = format!("{}-{volume}", pod.name());
+            let name = volume_claims::generated_name(pod.name(), &volume);
             let failed = |why: String| {
                 let message = format!("ephemeral volume {volume}: {why}");
                 self.recorder.warning(&reference(&*pod), "FailedBinding", message);

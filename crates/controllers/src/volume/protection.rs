@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use api::ApiError;
+use api::{ApiError, volume_claims};
 use async_trait::async_trait;
 use client::{Informer, ListParams, Patch};
 use k8s_openapi::api::{
@@ -32,12 +32,8 @@ const NAMED: &str = "attributes class";
 /// Names of the claims that a pod mounts, generic ephemeral ones too.
 pub(super) fn claims_of(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
-    let name = |volume: &Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(claim), _) => Some(claim.claim_name.clone()),
-        (None, Some(_)) => Some(format!("{}-{}", pod.name(), volume.name)),
-        _ => None,
-    };
-    volumes.into_iter().flatten().filter_map(name).map(|name| meta::key(pod.namespace(), &name)).collect()
+    let names = volumes.into_iter().flatten().filter_map(|volume| volume_claims::claim_name(pod, volume));
+    names.map(|name| meta::key(pod.namespace(), &name)).collect()
 }
 
 pub(super) fn by_claim(pods: &Informer<Pod>) {
@@ -89,13 +85,10 @@ impl Claims {
 /// claim that is being deleted. A finished pod may: its volumes are taken down later.
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
-    let named = |volume: &Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(source), _) => source.claim_name == claim.name(),
-        (None, Some(_)) => {
-            let name = format!("{}-{}", pod.name(), volume.name);
-            name == claim.name() && claim.controlled_by(pod.uid()) && !shut_down(pod)
-        }
-        _ => false,
+    let named = |volume: &Volume| {
+        let is_generated = volume.persistent_volume_claim.is_none();
+        volume_claims::claim_name(pod, volume).is_some_and(|name| name == claim.name())
+            && (!is_generated || (claim.controlled_by(pod.uid()) && !shut_down(pod)))
     };
     !pods::node_name(pod).is_empty() && volumes.into_iter().flatten().any(named)
 }

@@ -4,6 +4,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use api::csi;
 use client::Change;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use metrics::{Family, Metrics};
@@ -107,7 +108,7 @@ fn counted_claim(claim: &PersistentVolumeClaim) -> Counted {
 fn plugin_name(volume: &PersistentVolume) -> String {
     let Some(spec) = &volume.spec else { return "N/A".into() };
     if let Some(csi) = &spec.csi {
-        return driver_plugin(&csi.driver);
+        return csi::plugin_name(&csi.driver);
     }
     let known = [
         (spec.local.is_some(), "local-volume"),
@@ -118,10 +119,6 @@ fn plugin_name(volume: &PersistentVolume) -> String {
     ];
     let found = known.into_iter().find(|(is_it, _)| *is_it);
     found.map_or_else(|| "N/A".into(), |(_, name)| format!("kubernetes.io/{name}"))
-}
-
-fn driver_plugin(driver: &str) -> String {
-    format!("kubernetes.io/csi:{driver}")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -161,7 +158,7 @@ impl Operations {
                 _ => return true,
             };
             let name = if begun.operation == Operation::Attach { "volume_attach" } else { "volume_detach" };
-            let labels = [driver_plugin(&begun.driver), name.into(), status.into(), "false".into()];
+            let labels = [csi::plugin_name(&begun.driver), name.into(), status.into(), "false".into()];
             let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
             metrics.observe(&OPERATION_DURATION, &labels, now.saturating_sub(begun.at).as_secs_f64());
             false

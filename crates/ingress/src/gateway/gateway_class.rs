@@ -5,10 +5,9 @@
 use std::time::Duration;
 
 use api::ApiError;
-use bytes::Bytes;
 use client::Client;
 use env::{Backoff, Env};
-use http::{Method, Request};
+use http::Method;
 use serde_json::json;
 
 use super::{
@@ -94,14 +93,8 @@ async fn create(client: &Client, version: &str) -> Result<(), ApiError> {
         "metadata": { "name": NAME },
         "spec": { "controllerName": CONTROLLER },
     });
-    let request = Request::builder()
-        .method(Method::POST)
-        .uri(format!("/apis/{GROUP}/{version}/gatewayclasses"))
-        .header("accept", "application/json")
-        .header("content-type", "application/json")
-        .body(Bytes::from(class.to_string()))
-        .map_err(|error| ApiError::bad_request(format!("couldn't make a request: {error}")))?;
-    match client.request(request).await {
+    let uri = format!("/apis/{GROUP}/{version}/gatewayclasses");
+    match client.call(Method::POST, &uri, "application/json", class.to_string()).await {
         Err(error) if error.code == 409 => Ok(()),
         created => created.map(drop),
     }

@@ -4,10 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use api::{
-    Resource, Scope, Verb,
-    kinds::{Plain, StorageForm},
-};
+use api::{Resource, kinds};
 use client::{Informer, InformerFactory, ListParams, ObjectInformer};
 use env::Env;
 use k8s_openapi::{
@@ -182,30 +179,11 @@ impl GatewayObjects {
 
 /// `None` until the definition is established.
 fn resource(definition: &CustomResourceDefinition) -> Option<Arc<Resource>> {
-    let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
-    if !conditions.into_iter().flatten().any(|c| c.type_ == "Established" && c.status == "True") {
-        return None;
-    }
-    let spec = &definition.spec;
-    let served = || spec.versions.iter().filter(|version| version.served);
-    let version = served().find(|version| version.name == "v1").or(served().find(|version| version.storage));
-    let version = version.or(served().next())?;
-    let names = &spec.names;
-    Some(Arc::new(Resource {
-        group: spec.group.clone(),
-        version: version.name.clone(),
-        kind: names.kind.clone(),
-        plural: names.plural.clone(),
-        singular: names.singular.clone().unwrap_or_else(|| names.kind.to_lowercase()),
-        list_kind: names.list_kind.clone().unwrap_or_else(|| format!("{}List", names.kind)),
-        short_names: Vec::new(),
-        categories: Vec::new(),
-        scope: if spec.scope == "Namespaced" { Scope::Namespaced } else { Scope::Cluster },
-        verbs: Verb::RESOURCE.to_vec(),
-        subresources: Vec::new(),
-        behavior: Arc::new(Plain),
-        storage: StorageForm::custom(&spec.group, &names.plural),
-    }))
+    kinds::custom_resource(definition, |versions| {
+        let mut served = versions.iter().filter(|version| version.served);
+        let version = served.clone().find(|version| version.name == "v1");
+        version.or(served.clone().find(|version| version.storage)).or(served.next())
+    })
 }
 
 #[cfg(test)]

@@ -6,10 +6,9 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use api::ApiError;
-use bytes::Bytes;
 use client::{Client, Informer};
 use env::{Backoff, Env};
-use http::{Method, Request};
+use http::Method;
 use k8s_openapi::{
     api::core::v1::Node,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -129,14 +128,8 @@ impl GatewayStatusWriter {
 }
 
 async fn write(client: &Client, path: &str, body: &Value) -> Result<(), ApiError> {
-    let request = Request::builder()
-        .method(Method::PATCH)
-        .uri(format!("{path}/status"))
-        .header("accept", "application/json")
-        .header("content-type", "application/merge-patch+json")
-        .body(Bytes::from(body.to_string()))
-        .map_err(|error| ApiError::bad_request(format!("couldn't make a request: {error}")))?;
-    client.request(request).await.map(drop)
+    let uri = format!("{path}/status");
+    client.call(Method::PATCH, &uri, "application/merge-patch+json", body.to_string()).await.map(drop)
 }
 
 fn gateway_status(

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Configuration, settings};
 use crate::{
     config::{CgroupDriver, Config},
-    images::image_manager::{go_duration, pull_records::Verification},
+    images::image_manager::pull_records::Verification,
     resources::resource_managers::settings::show_reserved_memory,
     runtime::container_config::memory_protection::SwapBehavior,
 };
@@ -159,7 +159,7 @@ pub fn effective_configuration(config: &Config) -> Value {
 }
 
 fn span(duration: Duration) -> Value {
-    json!(go_duration(duration))
+    json!(api::printing::go_duration(duration))
 }
 
 fn endpoint(path: &std::path::Path) -> Value {

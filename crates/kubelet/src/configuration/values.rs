@@ -10,6 +10,8 @@ use serde_json::Value;
 use super::error::FieldError;
 use api::quantity;
 
+pub use api::codec::parse_unsigned_duration as parse_duration;
+
 fn expected<T>(what: &'static str, found: &Value) -> Result<T, FieldError> {
     Err(FieldError::Expected { what, found: found.clone() })
 }
@@ -54,33 +56,6 @@ pub fn milli(text: &str) -> Result<i64, FieldError> {
 
 pub fn duration(value: &Value) -> Result<Duration, FieldError> {
     value.as_str().and_then(parse_duration).map_or_else(|| expected("a duration like \"1m30s\"", value), Ok)
-}
-
-/// As Go writes durations: numbers with units, one after the other.
-pub fn parse_duration(text: &str) -> Option<Duration> {
-    if text == "0" {
-        return Some(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let seconds = match &rest[..letters] {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        total = total.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
-        rest = &rest[letters..];
-    }
-    (!text.is_empty()).then_some(total)
 }
 
 #[cfg(test)]

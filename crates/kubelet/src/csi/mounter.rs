@@ -404,7 +404,7 @@ impl CsiManager {
     ) -> Result<T, VolumeError> {
         let began = self.env.monotonic();
         let done = work.await;
-        let plugin = operation_metrics::driver_plugin(&device.driver);
+        let plugin = api::csi::plugin_name(&device.driver);
         operation_metrics::observe(&self.metrics, &self.env, &plugin, operation, began, done.is_ok());
         done
     }

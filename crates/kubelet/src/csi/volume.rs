@@ -8,7 +8,7 @@ use std::{
 };
 
 use api::{
-    csi::{attachment_name, hex_digest},
+    csi::{attachment_name, hex_digest, unique_volume_name},
     quantity,
 };
 use k8s_openapi::api::{
@@ -174,7 +174,7 @@ impl Device {
 
     /// As node.status.volumesInUse names it.
     pub fn unique_name(&self) -> String {
-        format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
+        unique_volume_name(&self.driver, &self.handle)
     }
 
     /// Holds `vol_data.json` and the directory at which the volume is staged.

@@ -86,8 +86,7 @@ impl NodeStartup {
 
 /// When the machine was booted, from the kernel's `/proc/stat`.
 pub fn boot_time(stat: &str) -> Option<Timestamp> {
-    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    Timestamp::from_second(seconds).ok()
+    Timestamp::from_second(metrics::boot_time(stat)?).ok()
 }
 
 #[cfg(test)]

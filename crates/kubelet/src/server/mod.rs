@@ -410,7 +410,7 @@ fn ports(query: &[(String, String)]) -> Result<Vec<u16>, ApiError> {
 
 /// Every spelling that clients of Go's parser may use; the Python client says `True`.
 fn is_true(value: &str) -> bool {
-    matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True")
+    api::codec::parse_bool(value) == Some(true)
 }
 
 /// Decoded pairs of a URL query.

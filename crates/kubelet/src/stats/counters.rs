@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
+use api::volume_claims::claim_name;
 use cri::v1;
 use metrics::{Family, Metrics, Text};
 
-use super::pod_facts::claim_name;
 use crate::{
     files::disk::{Disk, Usage},
     node::{

@@ -364,8 +364,7 @@ pub(crate) fn memory(meminfo: &str) -> (u64, u64) {
 }
 
 fn booted(stat: &str) -> i64 {
-    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
-    line.and_then(|seconds| seconds.trim().parse().ok()).unwrap_or(0)
+    metrics::boot_time(stat).unwrap_or(0)
 }
 
 /// All that there are, from "0.00 0.01 0.05 1/234 5678".

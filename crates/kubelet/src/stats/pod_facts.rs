@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use api::volume_claims::claim_name;
 use cadvisor::{info::InterfaceStats, proc_files};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
@@ -126,15 +127,6 @@ fn volume_usage(pod: &Pod, volume: &Volume, path: &Path, drivers: &DriverStats) 
         false => disk::usage_below(path),
     };
     Some(VolumeUsage { name, ephemeral: claim.is_none() && !in_memory, claim, disk, used, abnormal: None })
-}
-
-/// The claim that a volume of the pod stands for.
-pub fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
-    match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(claim), _) => Some(claim.claim_name.clone()),
-        (None, Some(_)) => Some(format!("{}-{}", pod_spec::name(pod), volume.name)),
-        (None, None) => None,
-    }
 }
 
 #[cfg(test)]

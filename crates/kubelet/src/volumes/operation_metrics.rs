@@ -8,11 +8,6 @@ use metrics::Metrics;
 
 use crate::node::node_metrics::STORAGE_DURATION;
 
-/// Of a driver's volumes.
-pub fn driver_plugin(driver: &str) -> String {
-    format!("kubernetes.io/csi:{driver}")
-}
-
 pub fn observe(metrics: &Metrics, env: &Env, plugin: &str, operation: &str, began: Duration, is_ok: bool) {
     let status = if is_ok { "success" } else { "fail-unknown" };
     let took = env.monotonic().saturating_sub(began).as_secs_f64();

@@ -44,28 +44,39 @@ pub fn file(content: impl Into<Vec<u8>>, mode: Option<i32>, default_mode: u32) -
     File { content: content.into(), mode: mode.map_or(default_mode, |m| m as u32) & 0o7777, owner: None }
 }
 
-/// All keys of an object, or those that are listed under their new names.
-pub fn select_keys(
-    kind: ObjectKind,
-    entries: BTreeMap<String, Vec<u8>>,
-    items: Option<&[KeyToPath]>,
-    optional: bool,
-    default_mode: u32,
-) -> Result<Payload, VolumeError> {
-    let Some(items) = items.filter(|items| !items.is_empty()) else {
-        return Ok(entries.into_iter().map(|(key, bytes)| (key, file(bytes, None, default_mode))).collect());
-    };
-    let mut files = Payload::new();
-    for item in items {
-        match entries.get(&item.key) {
-            Some(bytes) => {
-                files.insert(item.path.clone(), file(bytes.clone(), item.mode, default_mode));
+/// What a volume shows of a ConfigMap or Secret: all keys, or those that are listed under their new names.
+pub struct KeySelection<'a> {
+    pub name: &'a str,
+    pub items: Option<&'a [KeyToPath]>,
+    pub optional: Option<bool>,
+    pub default_mode: u32,
+}
+
+impl KeySelection<'_> {
+    /// `entries` are absent where the object is.
+    pub fn files(&self, kind: ObjectKind, entries: Option<BTreeMap<String, Vec<u8>>>) -> Result<Payload, VolumeError> {
+        let optional = self.optional.unwrap_or(false);
+        let Some(entries) = entries else {
+            return match optional {
+                true => Ok(Payload::new()),
+                false => Err(VolumeError::ObjectNotFound { kind, name: self.name.into() }),
+            };
+        };
+        let Some(items) = self.items.filter(|items| !items.is_empty()) else {
+            return Ok(entries.into_iter().map(|(key, bytes)| (key, file(bytes, None, self.default_mode))).collect());
+        };
+        let mut files = Payload::new();
+        for item in items {
+            match entries.get(&item.key) {
+                Some(bytes) => {
+                    files.insert(item.path.clone(), file(bytes.clone(), item.mode, self.default_mode));
+                }
+                None if optional => {}
+                None => return Err(VolumeError::KeyNotFound { kind, key: item.key.clone() }),
             }
-            None if optional => {}
-            None => return Err(VolumeError::KeyNotFound { kind, key: item.key.clone() }),
         }
+        Ok(files)
     }
-    Ok(files)
 }
 
 /// Writes the files to the volume's directory.

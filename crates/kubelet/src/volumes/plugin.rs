@@ -173,7 +173,7 @@ impl VolumePlugins {
             }
         };
         match (driver, self.find(spec)) {
-            (Some(driver), _) => format!("kubernetes.io/csi:{driver}"),
+            (Some(driver), _) => api::csi::plugin_name(driver),
             (None, Some(plugin)) => format!("kubernetes.io/{}", plugin.name()),
             (None, None) => self.metric_name(volume),
         }

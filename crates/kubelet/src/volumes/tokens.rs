@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 use api::ApiError;
 use client::Client;
 use env::Env;
-use http::Request;
+use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccountTokenProjection};
 use parking_lot::Mutex;
@@ -26,8 +26,6 @@ const RENEWAL_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 pub enum TokenError {
     #[error("failed to fetch token: {0}")]
     Request(#[from] ApiError),
-    #[error("failed to fetch token: {0}")]
-    BuildRequest(#[from] http::Error),
     #[error("failed to fetch token: {0}")]
     Decode(#[from] serde_json::Error),
     #[error("failed to fetch token: the server's answer has no token")]
@@ -116,11 +114,8 @@ impl TokenManager {
                 "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod_spec::name(pod), "uid": pod_spec::uid(pod)},
             },
         });
-        let request = Request::post(format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"))
-            .header("content-type", "application/json")
-            .header("accept", "application/json")
-            .body(body.to_string().into_bytes().into())?;
-        let answer = self.client.request(request).await?;
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let answer = self.client.call(Method::POST, &path, "application/json", body.to_string()).await?;
         let answer: Value = serde_json::from_slice(&answer)?;
         let text = answer.pointer("/status/token").and_then(Value::as_str);
         let expires = answer.pointer("/status/expirationTimestamp").and_then(Value::as_str);

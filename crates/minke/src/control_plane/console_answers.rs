@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use api::ApiError;
 use apiserver::{ApiServer, ConsoleHandlers, Question};
-use bytes::Bytes;
 use cli::{
     object_reader::{ObjectReader, Query},
     timeline, why,
@@ -14,7 +13,6 @@ use cli::{
 use client::Client;
 use env::Env;
 use futures::{FutureExt, future::BoxFuture};
-use http::Request;
 use serde_json::Value;
 
 pub fn show(api: &Arc<ApiServer>, env: &Env) {
@@ -73,9 +71,7 @@ struct ClientReader {
 
 impl ClientReader {
     async fn get(&self, path: &str) -> Result<Value, ApiError> {
-        let request = Request::get(path).header("accept", "application/json").body(Bytes::new());
-        let request = request.map_err(|e| ApiError::bad_request(format!("couldn't make a request: {e}")))?;
-        let answer = self.client.request(request).await?;
+        let answer = self.client.get(path).await?;
         serde_json::from_slice(&answer).map_err(|e| ApiError::internal(format!("failed to read an answer: {e}")))
     }
 }
@@ -98,6 +94,7 @@ impl ObjectReader for ClientReader {
 #[cfg(test)]
 mod tests {
     use apiserver::{authn::User, body};
+    use http::Request;
     use serde_json::json;
 
     use super::*;

@@ -9,8 +9,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use api::names::distance;
 use clap::{Arg, ArgAction, Command, CommandFactory};
-use cli::command::distance;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},

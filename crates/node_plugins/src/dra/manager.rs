@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use api::ApiError;
+use api::{ApiError, resource_claims::ClaimName};
 use client::Client;
 use env::Env;
 use futures::future::join_all;
@@ -128,7 +128,7 @@ impl DraManager {
         &self,
         pod: &Pod,
         namespace: &str,
-        named: &[(&str, pod_claims::ClaimName<'_>)],
+        named: &[(&str, ClaimName<'_>)],
     ) -> Result<(), DraError> {
         let mut wanted = BTreeMap::<String, ClaimInfo>::new();
         // Nothing is noted before everything is there: a pod that can't start can be deleted all the same.

@@ -2,8 +2,9 @@
 //! Used by `manager`.
 //! Invariant: pure (tidy: `pure_files`).
 
+use api::resource_claims::{self, ClaimName, ClaimNameError, claim_name};
 use k8s_openapi::api::{
-    core::v1::{Container, Pod, PodResourceClaim},
+    core::v1::{Container, Pod},
     resource::v1::ResourceClaim,
 };
 
@@ -11,24 +12,14 @@ use super::claim_info::ClaimInfo;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodClaimError {
-    #[error("pod \"{pod}\": ResourceClaim not created yet")]
-    NotCreated { pod: String },
-    #[error("pod \"{pod}\", spec.resourceClaim {claim:?}: none of the supported fields are set")]
-    Unsupported { pod: String, claim: String },
+    #[error("{0}")]
+    Name(#[from] ClaimNameError),
     #[error("ResourceClaim {namespace}/{claim} was not created for pod {pod} (pod is not owner)")]
     NotOwner { namespace: String, claim: String, pod: String },
     #[error("pod {name} ({uid}) is not allowed to use ResourceClaim {claim} ({claim_uid})")]
     NotReserved { name: String, uid: String, claim: String, claim_uid: String },
     #[error("ResourceClaim {0}: not allocated")]
     NotAllocated(String),
-}
-
-/// A claim that a pod names, as the API has it.
-#[derive(Debug, PartialEq)]
-pub struct ClaimName<'a> {
-    pub name: &'a str,
-    /// It was made for this pod, from a template.
-    pub is_generated: bool,
 }
 
 pub fn uid(pod: &Pod) -> &str {
@@ -40,27 +31,11 @@ fn display(pod: &Pod) -> String {
     format!("{}/{}", of(&pod.metadata.namespace), of(&pod.metadata.name))
 }
 
-/// `None` for a claim that was left out on purpose.
-pub fn claim_name<'a>(pod: &'a Pod, claim: &'a PodResourceClaim) -> Result<Option<ClaimName<'a>>, PodClaimError> {
-    if let Some(name) = &claim.resource_claim_name {
-        return Ok(Some(ClaimName { name, is_generated: false }));
-    }
-    if claim.resource_claim_template_name.is_none() {
-        return Err(PodClaimError::Unsupported { pod: display(pod), claim: claim.name.clone() });
-    }
-    let mut statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
-    match statuses.find(|status| status.name == claim.name) {
-        Some(status) => Ok(status.resource_claim_name.as_deref().map(|name| ClaimName { name, is_generated: true })),
-        None => Err(PodClaimError::NotCreated { pod: display(pod) }),
-    }
-}
-
 /// All claims of a pod, each with the name that containers use.
 pub fn pod_claims(pod: &Pod) -> Result<Vec<(&str, ClaimName<'_>)>, PodClaimError> {
-    let claims = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
-    let named = claims.filter_map(|claim| match claim_name(pod, claim) {
+    let named = resource_claims::pod_claims(pod).iter().filter_map(|claim| match claim_name(pod, claim) {
         Ok(found) => found.map(|name| Ok((claim.name.as_str(), name))),
-        Err(error) => Some(Err(error)),
+        Err(error) => Some(Err(error.into())),
     });
     named.collect()
 }

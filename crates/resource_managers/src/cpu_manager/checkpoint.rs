@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ContainerMap, CpuState};
 use crate::{
-    checkpoint::{CheckpointError, checksum, json_error},
+    checkpoint::{CheckpointError, checksum, go_map, json_error},
     cpu_set::CpuSet,
 };
 
@@ -50,11 +50,6 @@ impl Entry for String {
     fn dump(&self) -> String {
         self.clone()
     }
-}
-
-fn go_map<V>(map: &BTreeMap<String, V>, dump: impl Fn(&V) -> String) -> String {
-    let entries: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{}", dump(value))).collect();
-    format!("map[{}]", entries.join(" "))
 }
 
 impl<E: Entry> Checkpoint<E> {

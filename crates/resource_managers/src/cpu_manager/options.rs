@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{machine_topology::CpuTopology, policy_options::parse_bool, topology_manager::PolicyName};
+use api::codec::parse_bool;
+
+use crate::{machine_topology::CpuTopology, topology_manager::PolicyName};
 
 const FULL_PCPUS_ONLY: &str = "full-pcpus-only";
 const DISTRIBUTE_ACROSS_NUMA: &str = "distribute-cpus-across-numa";

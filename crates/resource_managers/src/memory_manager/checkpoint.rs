@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::state::{Assignments, Block, MachineState, MemoryState, MemoryTable, NumaNodeState};
-use crate::checkpoint::{CheckpointError, checksum, json_error};
+use crate::checkpoint::{CheckpointError, checksum, go_map, json_error};
 
 pub const FILE_NAME: &str = "memory_manager_state";
 
@@ -26,19 +26,14 @@ struct Checkpoint {
 impl Checkpoint {
     /// Over upstream's dump of the same values.
     fn computed_checksum(&self) -> u32 {
-        let machine = self.machine_state.as_ref().map_or_else(|| "<nil>".into(), |state| map(state, node));
-        let entries = map(&self.entries, |containers| map(containers, |blocks| list(blocks, block)));
+        let machine = self.machine_state.as_ref().map_or_else(|| "<nil>".into(), |state| go_map(state, node));
+        let entries = go_map(&self.entries, |containers| go_map(containers, |blocks| list(blocks, block)));
         checksum(&format!(
             "(*state.MemoryManagerCheckpoint){{PolicyName:(string){} MachineState:(state.NUMANodeMap){machine} \
              Entries:(state.ContainerMemoryAssignments){entries} Checksum:(checksum.Checksum)0}}",
             self.policy_name
         ))
     }
-}
-
-fn map<K: std::fmt::Display, V>(map: &BTreeMap<K, V>, dump: impl Fn(&V) -> String) -> String {
-    let entries: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{}", dump(value))).collect();
-    format!("map[{}]", entries.join(" "))
 }
 
 fn list<V>(list: &[V], dump: impl Fn(&V) -> String) -> String {
@@ -49,7 +44,7 @@ fn node(state: &NumaNodeState) -> String {
     format!(
         "<*>{{NumberOfAssignments:(int){} MemoryMap:(map[v1.ResourceName]*state.MemoryTable){} Cells:([]int){}}}",
         state.number_of_assignments,
-        map(&state.memory_map, memory_table),
+        go_map(&state.memory_map, memory_table),
         list(&state.cells, usize::to_string)
     )
 }

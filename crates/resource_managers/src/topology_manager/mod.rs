@@ -9,7 +9,9 @@ use std::{collections::BTreeMap, num::IntErrorKind};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use crate::{bit_mask::BitMask, machine_topology::NumaNode, policy_options::parse_bool};
+use api::codec::parse_bool;
+
+use crate::{bit_mask::BitMask, machine_topology::NumaNode};
 use pods::AllocateError;
 
 /// More make the combinations of hints too many.

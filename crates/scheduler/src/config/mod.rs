@@ -9,6 +9,8 @@ mod profiles;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+pub use api::codec::parse_unsigned_duration as duration;
+
 use metrics::Metrics;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -235,28 +237,4 @@ impl Config {
         }
         self.profiles().map(drop)
     }
-}
-
-/// A duration as Go writes it: `15s`, `1m30s`, `500ms`.
-pub fn duration(text: &str) -> Option<Duration> {
-    let mut total = 0.0;
-    let mut rest = text;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let unit = rest[number..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |at| number + at);
-        let seconds = match &rest[number..unit] {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 0.001,
-            "us" | "µs" => 0.000_001,
-            _ => return None,
-        };
-        total += rest[..number].parse::<f64>().ok()? * seconds;
-        rest = &rest[unit..];
-    }
-    Duration::try_from_secs_f64(total).ok()
 }

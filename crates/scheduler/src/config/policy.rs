@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use api::names::distance;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -279,22 +280,6 @@ fn unknown<'a, T>(path: &str, what: &str, name: &str, known: impl Iterator<Item 
     }
     let nearest = known.min_by_key(|known| distance(known, name)).unwrap_or_default();
     wrong(format!("{path}.name: unknown {what} {name:?}; the nearest is {nearest:?}"))
-}
-
-/// How many letters to change, add or leave out.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.to_lowercase().chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, letter) in one.to_lowercase().chars().enumerate() {
-        let mut before = row[0];
-        row[0] = at + 1;
-        for (place, same) in other.iter().enumerate() {
-            let cost = before + usize::from(letter != *same);
-            before = row[place + 1];
-            row[place + 1] = cost.min(before + 1).min(row[place] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 impl PolicyExtender {

@@ -12,16 +12,12 @@ use crate::{
         ClusterEvent, EnqueueExtensions, FilterPlugin, NodeFilter, Plugin, PreFilterPlugin, PreFilterResult,
         QueueingHint, SignPlugin, Status,
     },
-    node_info::NodeInfo,
+    node_info::{NodeInfo, REGION, ZONE},
     pod_info::PendingPod,
 };
 
 const REASON: &str = "node(s) had no available volume zone";
-/// New names, and the old ones that mean the same.
-const LABELS: &[(&str, &str)] = &[
-    ("topology.kubernetes.io/zone", "status-domain.beta.kubernetes.io/zone"),
-    ("topology.kubernetes.io/region", "status-domain.beta.kubernetes.io/region"),
-];
+const LABELS: [(&str, &str); 2] = [ZONE, REGION];
 
 pub struct VolumeZone;
 
@@ -54,8 +50,8 @@ fn zones(cluster: &Cluster, pod: &PendingPod) -> Vec<(&'static str, &'static str
     let mut zones = Vec::new();
     for labels in volumes.filter_map(|v| v.metadata.labels.as_ref()) {
         for (new, old) in LABELS {
-            if let Some(values) = labels.get(*new).or_else(|| labels.get(*old)) {
-                zones.push((*new, *old, values.split("__").map(str::to_string).collect()));
+            if let Some(values) = labels.get(new).or_else(|| labels.get(old)) {
+                zones.push((new, old, values.split("__").map(str::to_string).collect()));
             }
         }
     }
@@ -107,12 +103,15 @@ mod tests {
     use crate::plugins::testing::{built, cluster, labelled, pod, verdicts};
 
     fn check(volume_zone: &str, node_zone: Option<&str>, accepted: bool) {
-        let zone = "topology.kubernetes.io/zone";
-        let labels: Vec<_> = node_zone.iter().map(|value| (zone, *value)).collect();
+        check_labels(ZONE.0, volume_zone, ZONE.0, node_zone, accepted);
+    }
+
+    fn check_labels(volume_label: &str, volume_zone: &str, node_label: &str, node_zone: Option<&str>, accepted: bool) {
+        let labels: Vec<_> = node_zone.iter().map(|value| (node_label, *value)).collect();
         let mut cluster = cluster(&[labelled("n", &labels)], vec![]);
         let claim = json!({"metadata": {}, "spec": {"volumeName": "pv"}});
         cluster.claims.insert("default/data".into(), Arc::new(serde_json::from_value(claim).unwrap()));
-        let volume = json!({"metadata": {"labels": {zone: volume_zone}}});
+        let volume = json!({"metadata": {"labels": {volume_label: volume_zone}}});
         cluster.volumes.insert("pv".into(), Arc::new(serde_json::from_value(volume).unwrap()));
         let pod = pod(json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}));
         assert_eq!(verdicts(&built(new), &pod, &cluster)[0].is_ok(), accepted);
@@ -124,5 +123,14 @@ mod tests {
         check("1", Some("2"), false);
         check("1__2", Some("2"), true);
         check("1", None, true);
+    }
+
+    #[test]
+    fn old_labels_mean_the_same() {
+        let old = "failure-domain.beta.kubernetes.io/zone";
+        for (volume, node) in [(old, old), (old, ZONE.0), (ZONE.0, old)] {
+            check_labels(volume, "1", node, Some("1"), true);
+            check_labels(volume, "1", node, Some("2"), false);
+        }
     }
 }

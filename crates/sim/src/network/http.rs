@@ -5,13 +5,11 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use api::{ApiError, Resource};
+use api::ApiError;
 use apiserver::{InProcess, authn::User, body::BoxError};
-use async_trait::async_trait;
 use bytes::Bytes;
-use client::{ListParams, ObjectList, Transport, WatchStream, read_events, read_list};
+use client::StreamingTransport;
 use env::Env;
-use futures::{StreamExt, TryStreamExt};
 use http::{HeaderValue, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -77,31 +75,6 @@ impl HttpTransport {
         *self.connection.lock() = Some(sender.clone());
         Ok(sender)
     }
-
-    /// Sends a request and returns the answer with its body still to come.
-    async fn stream(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, ApiError> {
-        let uri = format!("https://server-{}{}", self.link.server, request.uri());
-        *request.uri_mut() = uri.parse::<Uri>().expect("a path of ours");
-        let headers = request.headers_mut();
-        headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("application/json"));
-        self.server.count(&request);
-        let answer = self.connection().await?.send_request(request.map(Full::new)).await;
-        answer.map_err(|e| unreachable(&e.to_string()))
-    }
-
-    async fn get(&self, uri: String) -> Result<Response<Incoming>, ApiError> {
-        let request = Request::get(uri).body(Bytes::new()).expect("a path of ours");
-        let response = self.stream(request).await?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        let status = response.status().as_u16();
-        Err(ApiError::from_status(status, &collect(response.into_body()).await?))
-    }
-}
-
-async fn collect(body: Incoming) -> Result<Bytes, ApiError> {
-    Ok(body.collect().await.map_err(|e| unreachable(&format!("the answer broke off: {e}")))?.to_bytes())
 }
 
 /// The server's side of one connection.
@@ -120,34 +93,18 @@ async fn serve(stream: DuplexStream, running: Running, user: User) {
     connection.await.ok();
 }
 
-#[async_trait]
-impl Transport for HttpTransport {
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
-        let (parts, body) = self.stream(request).await?.into_parts();
-        Ok(Response::from_parts(parts, collect(body).await?))
+impl StreamingTransport for HttpTransport {
+    async fn stream(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, ApiError> {
+        let uri = format!("https://server-{}{}", self.link.server, request.uri());
+        *request.uri_mut() = uri.parse::<Uri>().expect("a path of ours");
+        let headers = request.headers_mut();
+        headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("application/json"));
+        self.server.count(&request);
+        let answer = self.connection().await?.send_request(request.map(Full::new)).await;
+        answer.map_err(|e| unreachable(&e.to_string()))
     }
 
-    async fn list(
-        &self,
-        resource: &Resource,
-        namespace: Option<&str>,
-        params: &ListParams,
-    ) -> Result<ObjectList, ApiError> {
-        let response = self.get(format!("{}?{}", resource.path(namespace, None), params.query())).await?;
-        read_list(resource, &collect(response.into_body()).await?)
-    }
-
-    async fn watch(
-        &self,
-        resource: &Resource,
-        namespace: Option<&str>,
-        params: &ListParams,
-        resource_version: &str,
-    ) -> Result<WatchStream, ApiError> {
-        let params = ListParams { resource_version: Some(resource_version.to_string()), ..params.clone() };
-        let path = resource.path(namespace, None);
-        let response = self.get(format!("{path}?{}&watch=true&allowWatchBookmarks=true", params.query())).await?;
-        let chunks = response.into_body().into_data_stream();
-        Ok(read_events(chunks.map_err(|e| unreachable(&format!("the watch broke off: {e}"))).boxed()))
+    fn unreachable(why: &str) -> ApiError {
+        unreachable(why)
     }
 }

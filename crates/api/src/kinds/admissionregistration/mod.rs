@@ -1,5 +1,6 @@
 //! Kinds of the group admissionregistration.k8s.io, one file each; their rows are in `kinds/table.rs`.
 
+mod admission_policy;
 pub mod client_config;
 pub mod initializer_configuration;
 pub mod match_resources;

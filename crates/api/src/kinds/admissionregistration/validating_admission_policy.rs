@@ -5,18 +5,20 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::{
+    admission_policy::{default_policy, param_kind, validate_constraints, validate_variables},
+    match_resources::validate_conditions,
+};
 use crate::{
     field::{ErrorList, Path},
     kinds::{
         Behavior, Column,
-        admissionregistration::match_resources::{default_match, validate_conditions, validate_match},
         common::{
-            access::{default_absent, existing_mut, is_set, items, part, part_mut, text},
+            access::{is_set, items, text},
             checks,
             columns::{age, age_of, integer, name, name_of, string},
         },
     },
-    names,
 };
 
 #[derive(Default)]
@@ -24,30 +26,12 @@ pub struct ValidatingAdmissionPolicy;
 
 impl Behavior for ValidatingAdmissionPolicy {
     fn default(&self, object: &mut Value) {
-        let Some(spec) = part_mut(object, "spec") else { return };
-        default_absent(spec, "failurePolicy", "Fail");
-        if let Some(constraints) = existing_mut(spec, "matchConstraints") {
-            default_match(constraints);
-        }
+        default_policy(object);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
-        checks::optional_one_of(errors, &path, spec, "failurePolicy", &["Fail", "Ignore"]);
-        if let Some(kind) = part(spec, "paramKind") {
-            checks::required(errors, &path.child("paramKind"), kind, "apiVersion");
-            checks::required(errors, &path.child("paramKind"), kind, "kind");
-        }
-        let constraints = path.child("matchConstraints");
-        match part(spec, "matchConstraints") {
-            None => errors.required(&constraints, ""),
-            Some(resources) => {
-                validate_match(errors, &constraints, resources);
-                if !is_set(resources, "resourceRules") {
-                    errors.required(&constraints.child("resourceRules"), "");
-                }
-            }
-        }
+        validate_constraints(errors, &path, spec);
         validate_conditions(errors, &path.child("matchConditions"), spec);
         if !is_set(spec, "validations") && !is_set(spec, "auditAnnotations") {
             let words = "validations or auditAnnotations must be non-empty";
@@ -65,17 +49,7 @@ impl Behavior for ValidatingAdmissionPolicy {
             let reasons = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
             checks::optional_one_of(errors, &path, validation, "reason", &reasons);
         }
-        let variables = items(spec, "variables");
-        for (index, variable) in variables.iter().enumerate() {
-            let path = path.child("variables").index(index);
-            checks::required_name(errors, &path, variable, "name", names::c_identifier);
-            if variables[..index].iter().any(|other| text(other, "name") == text(variable, "name")) {
-                errors.duplicate(&path.child("name"), text(variable, "name"));
-            }
-            if text(variable, "expression").trim().is_empty() {
-                errors.required(&path.child("expression"), "expression is not specified");
-            }
-        }
+        validate_variables(errors, &path, spec);
     }
 
     fn has_status(&self) -> bool {
@@ -102,12 +76,6 @@ impl Behavior for ValidatingAdmissionPolicy {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let spec = &object["spec"];
-        let kind = part(spec, "paramKind").map(|p| format!("{}/{}", text(p, "apiVersion"), text(p, "kind")));
-        vec![
-            name_of(object),
-            json!(items(spec, "validations").len()),
-            json!(kind.as_deref().unwrap_or("<unset>")),
-            age_of(object, now),
-        ]
+        vec![name_of(object), json!(items(spec, "validations").len()), param_kind(spec), age_of(object, now)]
     }
 }

@@ -3,20 +3,12 @@
 //! An update names the version it replaces.
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::admission_policy::{BINDING_COLUMNS, binding_cells, default_binding, validate_binding};
 use crate::{
     field::{ErrorList, Path},
-    kinds::{
-        Behavior, Column,
-        admissionregistration::match_resources::{default_match, validate_match},
-        common::{
-            access::{existing_mut, is_set, part, part_mut, text, texts},
-            checks,
-            columns::{age, age_of, name, name_of, selector_text, string},
-        },
-    },
-    names,
+    kinds::{Behavior, Column, common::access::texts},
 };
 
 #[derive(Default)]
@@ -24,28 +16,12 @@ pub struct ValidatingAdmissionPolicyBinding;
 
 impl Behavior for ValidatingAdmissionPolicyBinding {
     fn default(&self, object: &mut Value) {
-        if let Some(resources) = part_mut(object, "spec").and_then(|spec| existing_mut(spec, "matchResources")) {
-            default_match(resources);
-        }
+        default_binding(object);
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
-        checks::required_name(errors, &path, spec, "policyName", |name| names::dns_subdomain(name, false));
-        if let Some(parameters) = part(spec, "paramRef") {
-            let path = path.child("paramRef");
-            match (is_set(parameters, "name"), part(parameters, "selector")) {
-                (true, Some(_)) => {
-                    errors.forbidden(&path.child("name"), "name and selector are mutually exclusive");
-                }
-                (false, None) => errors.required(&path, "one of name or selector must be specified"),
-                _ => {}
-            }
-            checks::one_of(errors, &path, parameters, "parameterNotFoundAction", &["Allow", "Deny"]);
-        }
-        if let Some(resources) = part(spec, "matchResources") {
-            validate_match(errors, &path.child("matchResources"), resources);
-        }
+        validate_binding(errors, &path, spec);
         let actions: Vec<&str> = texts(spec, "validationActions").collect();
         let at = path.child("validationActions");
         if actions.is_empty() {
@@ -78,27 +54,10 @@ impl Behavior for ValidatingAdmissionPolicyBinding {
     }
 
     fn columns(&self) -> &'static [Column] {
-        const COLUMNS: [Column; 4] = [
-            name(),
-            string("PolicyName", "The policy that is bound."),
-            string("ParamRef", "Where its parameters are."),
-            age(),
-        ];
-        &COLUMNS
+        &BINDING_COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let spec = &object["spec"];
-        let parameters = part(spec, "paramRef").and_then(|p| match (text(p, "namespace"), text(p, "name")) {
-            (_, "") => part(p, "selector").map(selector_text),
-            ("", name) => Some(format!("*/{name}")),
-            (namespace, name) => Some(format!("{namespace}/{name}")),
-        });
-        vec![
-            name_of(object),
-            json!(text(spec, "policyName")),
-            json!(parameters.as_deref().unwrap_or("<unset>")),
-            age_of(object, now),
-        ]
+        binding_cells(object, now)
     }
 }

@@ -1,5 +1,6 @@
 //! Kinds of the group apiextensions.k8s.io, one file each; their rows are in `kinds/table.rs`.
 
+pub mod custom_resource;
 pub mod custom_resource_definition;
 pub mod internal_form;
 pub mod schema_properties;

@@ -22,8 +22,7 @@ use crate::{
 #[derive(Default)]
 pub struct ReplicaSet;
 
-/// ReplicationControllers show the same.
-pub const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 8] = [
     name(),
     integer("Desired", "Replicas wanted."),
     integer("Current", "Replicas that exist."),
@@ -34,6 +33,7 @@ pub const COLUMNS: [Column; 8] = [
     SELECTOR,
 ];
 
+/// ReplicationControllers show the same, but for the form of their selector.
 pub fn cells(object: &Value, selector: Value, now: Timestamp) -> Vec<Value> {
     let (spec, status) = (&object["spec"], &object["status"]);
     let (names, images) = containers(&spec["template"]["spec"]);

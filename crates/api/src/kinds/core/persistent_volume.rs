@@ -11,7 +11,7 @@ use crate::{
         Behavior, Column,
         behavior::status_without_generation,
         common::{
-            access::{default_absent, default_to, entries, is_set, items, part, part_mut, text, text_at, texts},
+            access::{default_absent, default_to, entries, is_set, items, part, part_mut, text, text_at},
             checks,
             columns::{age, age_of, deleting, name, name_of, plain, string, wide},
             quantities,
@@ -26,11 +26,17 @@ use crate::{
 pub struct PersistentVolume;
 
 /// `RWO,ROX`, in upstream's order.
-pub fn access_modes(owner: &Value) -> String {
-    let modes: Vec<&str> = texts(owner, "accessModes").collect();
+pub fn access_modes(modes: &Value) -> String {
+    let modes: Vec<&str> = modes.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let short =
         [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
     short.iter().filter(|(mode, _)| modes.contains(mode)).map(|(_, short)| *short).collect::<Vec<_>>().join(",")
+}
+
+/// The cell `Capacity`, of a volume's spec or of a claim's status.
+pub fn capacity(owner: &Value) -> String {
+    let capacity = plain(&owner["capacity"]["storage"]);
+    if capacity.is_empty() { "0".to_string() } else { capacity }
 }
 
 const SOURCES: [&str; 22] = [
@@ -238,11 +244,10 @@ impl Behavior for PersistentVolume {
         let (spec, status) = (&object["spec"], &object["status"]);
         let phase = if deleting(object) { "Terminating" } else { text(status, "phase") };
         let claim = part(spec, "claimRef").map(|c| format!("{}/{}", text(c, "namespace"), text(c, "name")));
-        let capacity = plain(&spec["capacity"]["storage"]);
         vec![
             name_of(object),
-            json!(if capacity.is_empty() { "0".to_string() } else { capacity }),
-            json!(access_modes(spec)),
+            json!(capacity(spec)),
+            json!(access_modes(&spec["accessModes"])),
             json!(text(spec, "persistentVolumeReclaimPolicy")),
             json!(phase),
             json!(claim.unwrap_or_default()),

@@ -13,10 +13,13 @@ use crate::{
         common::{
             access::{default_to, entries, is_set, part, part_mut, set, text, text_at, texts},
             checks,
-            columns::{age, age_of, deleting, name, name_of, plain, string, wide},
+            columns::{age, age_of, deleting, name, name_of, string, wide},
             warnings::claim_spec,
         },
-        core::{persistent_volume::access_modes, pod_spec},
+        core::{
+            persistent_volume::{access_modes, capacity},
+            pod_spec,
+        },
     },
     names,
     quantity::Quantity,
@@ -117,8 +120,7 @@ impl Behavior for PersistentVolumeClaim {
         let (capacity, modes) = if volume.is_empty() {
             (String::new(), String::new())
         } else {
-            let capacity = plain(&status["capacity"]["storage"]);
-            (if capacity.is_empty() { "0".to_string() } else { capacity }, access_modes(status))
+            (capacity(status), access_modes(&status["accessModes"]))
         };
         vec![
             name_of(object),

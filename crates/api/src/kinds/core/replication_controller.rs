@@ -1,17 +1,17 @@
 //! ReplicationControllers: defaults, strategy, columns, validation.
-//! Neighbours: `replica_set`, which replaced them and shows the same columns.
+//! Neighbours: `replica_set`, which replaced them: status, columns and fields to select by are the same.
 //! Labels and selector default to the template's labels.
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     field::{ErrorList, Path},
     kinds::{
         Behavior, Column, Propagation,
-        apps::replica_set,
+        apps::replica_set::{self, ReplicaSet},
         common::{
-            access::{default_to, entries, int_at, is_set, part_mut},
+            access::{default_to, entries, is_set, part_mut},
             checks,
             columns::labels,
             workload,
@@ -65,29 +65,28 @@ impl Behavior for ReplicationController {
         workload::running_template(errors, &path, spec, "ReplicationController");
     }
 
-    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
-        let counts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
-        checks::replica_counts(errors, &object["status"], "readyReplicas", &counts);
+    fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        ReplicaSet.validate_status_update(object, old, errors);
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        pod_spec::warnings::pod_owner("spec.template", object, &object["spec"]["template"], old)
+        ReplicaSet.warnings(object, old)
     }
 
     fn has_status(&self) -> bool {
-        true
+        ReplicaSet.has_status()
     }
 
     fn initial_status(&self) -> Value {
-        json!({ "replicas": 0 })
+        ReplicaSet.initial_status()
     }
 
     fn status_update_resets(&self) -> &'static [&'static str] {
-        &[]
+        ReplicaSet.status_update_resets()
     }
 
     fn columns(&self) -> &'static [Column] {
-        &replica_set::COLUMNS
+        ReplicaSet.columns()
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -95,10 +94,10 @@ impl Behavior for ReplicationController {
     }
 
     fn selectable_fields(&self, object: &Value) -> Vec<(String, String)> {
-        vec![("status.replicas".into(), int_at(&object["status"], "replicas").to_string())]
+        ReplicaSet.selectable_fields(object)
     }
 
     fn selectable_field_names(&self) -> Vec<String> {
-        vec!["status.replicas".into()]
+        ReplicaSet.selectable_field_names()
     }
 }

@@ -355,8 +355,7 @@ impl KmsFile {
         let timeout = match self.timeout.as_str() {
             "" => Some(KMS_TIMEOUT),
             text => {
-                let found = api::codec::parse_duration(text).ok().and_then(|nanos| u64::try_from(nanos).ok());
-                let found = found.filter(|nanos| *nanos > 0).map(Duration::from_nanos);
+                let found = api::codec::parse_unsigned_duration(text).filter(|timeout| !timeout.is_zero());
                 if found.is_none() {
                     errors.invalid(&path.child("timeout"), text, "timeout should be a positive value");
                 }

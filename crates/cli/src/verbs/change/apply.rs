@@ -164,15 +164,9 @@ async fn apply_one(
             return created.map(|o| (o, "created")).map_err(|f| f.with_source("creating", &info.source));
         }
         Err(failure) => {
-            let place = format!(
-                "error when retrieving current configuration of:\nResource: {:?}, GroupVersionKind: {:?}\nName: {:?}, Namespace: {:?}\nfrom server for: {:?}: ",
-                format!("{}, Resource={}", info.resource.group_version(), info.resource.name),
-                format!("{}, Kind={}", info.resource.group_version(), info.resource.kind),
-                info.name,
-                info.namespace,
-                info.source
-            );
-            return Err(failure.behind(&place));
+            let told = described(info);
+            let words = "error when retrieving current configuration of:";
+            return Err(failure.behind(&format!("{words}\n{told}\nfrom server for: {:?}: ", info.source)));
         }
     };
     if apply::last_applied(&current).is_none() {
@@ -227,6 +221,15 @@ async fn restored(change: &Change<'_>, info: &Info, original: &Value, refused: F
     }
 }
 
+/// Which object an error is about, in kubectl's words.
+fn described(info: &Info) -> String {
+    let (version, resource) = (info.resource.group_version(), &info.resource);
+    format!(
+        "Resource: \"{version}, Resource={}\", GroupVersionKind: \"{version}, Kind={}\"\nName: {:?}, Namespace: {:?}",
+        resource.name, resource.kind, info.name, info.namespace
+    )
+}
+
 async fn patch_live(
     change: &Change<'_>,
     matches: &Matches,
@@ -271,14 +274,8 @@ async fn patch_live(
             }
             Err(failure) => {
                 let shown = crate::template::go_format::json(&patch);
-                let words = format!(
-                    "error when applying patch:\n{shown}\nto:\nResource: {:?}, GroupVersionKind: {:?}\nName: {:?}, Namespace: {:?}\nfor: {:?}: ",
-                    format!("{}, Resource={}", info.resource.group_version(), info.resource.name),
-                    format!("{}, Kind={}", info.resource.group_version(), info.resource.kind),
-                    info.name,
-                    info.namespace,
-                    info.source
-                );
+                let told = described(info);
+                let words = format!("error when applying patch:\n{shown}\nto:\n{told}\nfor: {:?}: ", info.source);
                 return Err(match failure.reason() {
                     "Invalid" => failure,
                     _ => failure.behind(&words),

@@ -7,27 +7,12 @@ use serde_json::{Value, json};
 
 use super::{merged, open};
 use crate::{
-    command::Command,
     failure::{Failure, Result},
     flags::{Flag, Matches, array, boolean, string},
     kubeconfig::{Config, Entry},
-    run,
     session::Session,
+    subcommand,
 };
-
-macro_rules! subcommand {
-    ($constant:ident, $name:literal, $aliases:expr, $usage:literal, $about:literal, $flags:expr, $function:ident) => {
-        pub static $constant: Command = Command {
-            name: $name,
-            aliases: $aliases,
-            usage: $usage,
-            about: $about,
-            flags: $flags,
-            commands: &[],
-            run: run!($function),
-        };
-    };
-}
 
 subcommand!(
     USE_CONTEXT,

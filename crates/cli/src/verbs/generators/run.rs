@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
 use serde_json::Value;
 
 use super::info_of;
@@ -247,18 +246,6 @@ pub async fn until(session: &Session, info: &Info, timeout: Duration, there: imp
     if there(&now) {
         return Ok(now);
     }
-    let rest = session.rest().await?;
-    let watched = env::timeout(timeout, async {
-        let call = rest.get(info.resource.path(&info.namespace, ""));
-        let mut lines =
-            call.query("fieldSelector", format!("metadata.name={}", info.name)).query("watch", "true").lines().await?;
-        while let Some(line) = lines.next().await {
-            let event: Value = serde_json::from_slice(&line?)?;
-            if there(&event["object"]) {
-                return Ok(event["object"].clone());
-            }
-        }
-        Err(Failure::message("the watch ended before the condition was met"))
-    });
-    watched.await.unwrap_or_else(|| Err(Failure::message("timed out waiting for the condition")))
+    let watched = env::timeout(timeout, info.watch_until(session, there)).await;
+    watched.unwrap_or_else(|| Err(Failure::message("timed out waiting for the condition")))
 }

@@ -19,8 +19,8 @@ use crate::{
         operation::{DRY_RUN, DryRun},
     },
     resource::{FILENAME, Info, PLAIN_FILENAME, SELECTOR, Selection},
-    run,
     session::Session,
+    subcommand,
     verbs::change::{
         Change, MERGE, STRATEGIC, is_builtin,
         record::{RECORD, record},
@@ -62,20 +62,6 @@ const SUBJECT_FLAGS: &[Flag] = &[
     array("serviceaccount", "Service account to add, as NAMESPACE:NAME; may be repeated"),
     array("user", "User to add; may be repeated"),
 ];
-
-macro_rules! subcommand {
-    ($constant:ident, $name:literal, $aliases:expr, $usage:literal, $about:literal, $flags:expr, $function:ident) => {
-        static $constant: Command = Command {
-            name: $name,
-            aliases: $aliases,
-            usage: $usage,
-            about: $about,
-            flags: $flags,
-            commands: &[],
-            run: run!($function),
-        };
-    };
-}
 
 subcommand!(
     IMAGE,

@@ -97,15 +97,10 @@ fn print(session: &Session, matches: &Matches, output: &str, found: &[Rc<ApiReso
             let resources: Vec<_> = found
                 .iter()
                 .map(|r| {
-                    let mut value = json!({"name": r.name, "singularName": r.singular, "namespaced": r.namespaced, "kind": r.kind, "verbs": r.verbs, "version": r.version});
+                    let mut value = r.json();
+                    value["version"] = r.version.clone().into();
                     if !r.group.is_empty() {
                         value["group"] = r.group.clone().into();
-                    }
-                    if !r.short_names.is_empty() {
-                        value["shortNames"] = json!(r.short_names);
-                    }
-                    if !r.categories.is_empty() {
-                        value["categories"] = json!(r.categories);
                     }
                     value
                 })

@@ -2,6 +2,7 @@
 //! A row of `verbs::ROOT`.
 //! Reads only; with `--watch` until the server or Ctrl-C ends it.
 
+use api::printing::human_duration;
 use futures::StreamExt;
 use serde_json::Value;
 
@@ -9,12 +10,7 @@ use crate::{
     command::Command,
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, list, string},
-    printers::{
-        PRINT,
-        columns::{TabWriter, human_duration},
-        format::Printer,
-        operation::ALLOWED,
-    },
+    printers::{PRINT, columns::TabWriter, format::Printer, operation::ALLOWED},
     resource::{ALL_NAMESPACES, CHUNK_SIZE, items_of, list_of, metadata},
     run,
     session::Session,

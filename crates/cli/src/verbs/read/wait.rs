@@ -191,11 +191,8 @@ async fn until_met(session: &Session, info: &Info, wanted: &Condition) -> Result
     if wanted.met(&info.object)? {
         return Ok(info.object.clone());
     }
-    let rest = session.rest().await?;
     loop {
-        let call = rest.get(info.resource.path(&info.namespace, ""));
-        let mut lines =
-            call.query("fieldSelector", format!("metadata.name={}", info.name)).query("watch", "true").lines().await?;
+        let mut lines = info.watch(session).await?;
         while let Some(line) = lines.next().await {
             let Ok(line) = line else { break };
             let event: Value = serde_json::from_slice(&line)?;

@@ -15,11 +15,7 @@ use crate::{
 };
 
 pub const FLAGS: &[Flag] = &[
-    boolean("all", "false", "All objects of the types, in the namespace"),
     boolean("list", "false", "Print the labels of the objects"),
-    boolean("local", "false", "Change what the file says; ask no server"),
-    boolean("overwrite", "false", "Change values that are there"),
-    string("resource-version", "", "Only if the object has this version"),
     string("field-manager", "kubectl-label", "Name of the field manager"),
 ];
 
@@ -28,7 +24,7 @@ pub static COMMAND: Command = Command {
     aliases: &[],
     usage: "[--overwrite] (-f FILENAME | TYPE NAME) KEY_1=VAL_1 ... KEY_N=VAL_N [--resource-version=version] [options]",
     about: "Update the labels on a resource",
-    flags: &[FLAGS, PRINT, FILENAME, SELECTOR, FIELD_SELECTOR, ALL_NAMESPACES, DRY_RUN, RECORD],
+    flags: &[FLAGS, pairs::FLAGS, PRINT, FILENAME, SELECTOR, FIELD_SELECTOR, ALL_NAMESPACES, DRY_RUN, RECORD],
     commands: &[],
     run: run!(run),
 };

@@ -6,12 +6,20 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     failure::{Failure, Result},
-    flags::Matches,
+    flags::{Flag, Matches, boolean, string},
     printers::{Operation, operation::DryRun},
     resource::{Info, Selection},
     session::Session,
     verbs::change::{Change, MERGE, record::record},
 };
+
+/// What `label` and `annotate` both take.
+pub const FLAGS: &[Flag] = &[
+    boolean("all", "false", "All objects of the types, in the namespace"),
+    boolean("local", "false", "Change what the file says; ask no server"),
+    boolean("overwrite", "false", "Change values that are there"),
+    string("resource-version", "", "Only if the object has this version"),
+];
 
 #[derive(Debug, Default, PartialEq)]
 pub struct Pairs {

@@ -42,11 +42,8 @@ async fn one(session: &Session, matches: &Matches, info: &Info) -> Result<()> {
         return Ok(());
     }
     let mut last = text;
-    let rest = session.rest().await?;
     loop {
-        let call = rest.get(info.resource.path(&info.namespace, ""));
-        let mut lines =
-            call.query("fieldSelector", format!("metadata.name={}", info.name)).query("watch", "true").lines().await?;
+        let mut lines = info.watch(session).await?;
         while let Some(line) = lines.next().await {
             let Ok(line) = line else { break };
             let event: Value = serde_json::from_slice(&line)?;

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
 use serde_json::{Value, json};
 
 use crate::{
@@ -121,15 +120,5 @@ async fn until_scaled(session: &Session, info: &Info, replicas: i64) -> Result<(
     if there(&info.get(session).await?) {
         return Ok(());
     }
-    let rest = session.rest().await?;
-    let call = rest.get(info.resource.path(&info.namespace, ""));
-    let mut lines =
-        call.query("fieldSelector", format!("metadata.name={}", info.name)).query("watch", "true").lines().await?;
-    while let Some(line) = lines.next().await {
-        let event: Value = serde_json::from_slice(&line?)?;
-        if there(&event["object"]) {
-            return Ok(());
-        }
-    }
-    Err(Failure::message("the watch ended before the condition was met"))
+    info.watch_until(session, there).await.map(drop)
 }

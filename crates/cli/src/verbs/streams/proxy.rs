@@ -126,23 +126,29 @@ async fn proxy(session: &Session, matches: &Matches) -> Result<()> {
         let listener = tokio::net::UnixListener::bind(path).map_err(|e| Failure::message(format!("{path}: {e}")))?;
         session.output.line(&format!("Starting to serve on {path}"));
         session.output.flush();
-        let mut open = FuturesUnordered::new();
-        loop {
-            tokio::select! {
-                accepted = listener.accept() => open.push(serve(transport, filter.clone(), TokioIo::new(accepted?.0))),
-                Some(()) = open.next(), if !open.is_empty() => {}
-            }
-        }
+        return serve_all(transport, &filter, async || Ok(listener.accept().await?.0)).await;
     }
     let listener = TcpListener::bind((address, port))
         .await
         .map_err(|e| Failure::message(format!("listen tcp {address}:{port}: {e}")))?;
     session.output.line(&format!("Starting to serve on {}", listener.local_addr()?));
     session.output.flush();
+    serve_all(transport, &filter, async || Ok(listener.accept().await?.0)).await
+}
+
+/// Until a connection can't be accepted.
+async fn serve_all<S>(
+    transport: &dyn Transport,
+    filter: &Rc<Filter>,
+    accept: impl AsyncFn() -> std::io::Result<S>,
+) -> Result<()>
+where
+    TokioIo<S>: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
     let mut open = FuturesUnordered::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => open.push(serve(transport, filter.clone(), TokioIo::new(accepted?.0))),
+            accepted = accept() => open.push(serve(transport, filter.clone(), TokioIo::new(accepted?))),
             Some(()) = open.next(), if !open.is_empty() => {}
         }
     }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use api::ApiError;
+use api::{ApiError, csi};
 use async_trait::async_trait;
 use client::{EventRecorder, Informer, Patch, reference};
 use k8s_openapi::api::{
@@ -31,6 +31,7 @@ use crate::{
     common::{
         indexes,
         meta::{self, Object},
+        objects::gone,
         pods,
     },
     runner::{Context, Controller, Outcome, Setup},
@@ -265,7 +266,7 @@ impl AttachDetach {
         let source = volume.as_ref().and_then(|volume| volume.spec.as_ref()?.csi.as_ref());
         Attachment {
             name: attachment.name().into(),
-            unique_name: source.map(|csi| format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle)),
+            unique_name: source.map(|source| csi::unique_volume_name(&source.driver, &source.volume_handle)),
             is_attached: attachment.status.as_ref().is_some_and(|status| status.attached),
             is_deleting: attachment.deleting(),
         }
@@ -386,13 +387,5 @@ impl AttachDetach {
                 self.recorder.warning(&reference(&**pod), "FailedAttachVolume", message);
             }
         }
-    }
-}
-
-/// What is gone already needs no more.
-fn gone(result: Result<(), ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error) if !error.is_not_found() => Err(error),
-        _ => Ok(()),
     }
 }

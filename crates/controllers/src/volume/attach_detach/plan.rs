@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::csi;
+
 /// A volume of a CSI driver.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttachableVolume {
@@ -17,7 +19,7 @@ pub struct AttachableVolume {
 
 impl AttachableVolume {
     pub fn unique_name(&self) -> String {
-        format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
+        csi::unique_volume_name(&self.driver, &self.handle)
     }
 }
 

@@ -29,7 +29,10 @@ use super::{
     matching::{capacity, class_of_claim, request},
 };
 use crate::{
-    common::meta::{self, Object},
+    common::{
+        meta::{self, Object},
+        objects::gone,
+    },
     runner::{Context, Controller, Outcome, Setup},
 };
 
@@ -347,14 +350,6 @@ where
     let object = serde_json::from_value(object).map_err(|error| ApiError::internal(error.to_string()))?;
     match api.create(&object).await {
         Err(error) if !error.is_already_exists() => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// What is gone already needs no more.
-fn gone(result: Result<(), ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }
 }

@@ -11,6 +11,7 @@ mod reference;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use api::printing::go_duration;
 use client::{EventRecorder, ObjectRef};
 use credential_provider::CredentialProviders;
 use credentials::Credential;
@@ -365,22 +366,6 @@ impl ImageManager {
         self.pulls.forget(pod_uid);
         self.last_errors.lock().retain(|key, _| !key.starts_with(&prefix));
         self.failed_at.lock().retain(|key, _| !key.starts_with(&prefix));
-    }
-}
-
-/// As Go prints durations rounded to milliseconds: "1.234s", "87ms", "2m3.5s".
-pub fn go_duration(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    if (1..1000).contains(&millis) {
-        return format!("{millis}ms");
-    }
-    let (minutes, rest) = (millis / 60_000, millis % 60_000);
-    let seconds = format!("{}.{:03}", rest / 1000, rest % 1000);
-    let seconds = seconds.trim_end_matches('0').trim_end_matches('.');
-    match (minutes / 60, minutes % 60) {
-        (0, 0) => format!("{seconds}s"),
-        (0, minutes) => format!("{minutes}m{seconds}s"),
-        (hours, minutes) => format!("{hours}h{minutes}m{seconds}s"),
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use api::kinds::is_extended_resource;
 use client::Patch;
 use k8s_openapi::{
     api::core::v1::{Node, NodeStatus},
@@ -25,7 +26,7 @@ impl NodeStatusManager {
     /// Where no device plugin was ever registered, devices that the Node object has are those of another machine.
     pub(super) async fn without_lost_resources(&self, node: Node) -> Node {
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
-        let is_lost = |name: &&String| name.contains('/') && !name.contains("kubernetes.io/");
+        let is_lost = |name: &&String| is_extended_resource(name);
         let lost: BTreeMap<&String, &str> =
             capacity.iter().flat_map(|all| all.keys()).filter(is_lost).map(|name| (name, "0")).collect();
         if lost.is_empty() || !self.devices.is_first_start() {

@@ -2,20 +2,13 @@
 //! Used by `node_status`.
 //! Invariant: pure; the node's own resources are never taken from what the API says (tidy: `pure_files`).
 
+use api::kinds::is_extended_resource;
 use k8s_openapi::api::core::v1::NodeStatus;
-
-/// Names with a domain that is not Kubernetes' own.
-fn is_extended(name: &str) -> bool {
-    name.split_once('/').is_some_and(|(domain, rest)| {
-        let own = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
-        !domain.is_empty() && !rest.is_empty() && !own && !name.starts_with("requests.")
-    })
-}
 
 /// Adds what `previous` has beyond `status`. Returns what is allocatable there without any capacity behind it, to be
 /// taken away.
 pub fn carry_over(status: &mut NodeStatus, previous: &NodeStatus) -> Vec<String> {
-    let known = previous.capacity.iter().flatten().filter(|(name, _)| is_extended(name));
+    let known = previous.capacity.iter().flatten().filter(|(name, _)| is_extended_resource(name));
     for (name, quantity) in known {
         let capacity = status.capacity.get_or_insert_default();
         if !capacity.contains_key(name) {
@@ -25,7 +18,7 @@ pub fn carry_over(status: &mut NodeStatus, previous: &NodeStatus) -> Vec<String>
     }
     let has = |name: &str| status.allocatable.as_ref().is_some_and(|all| all.contains_key(name));
     let stale = previous.allocatable.iter().flatten().map(|(name, _)| name);
-    stale.filter(|name| is_extended(name) && !has(name)).cloned().collect()
+    stale.filter(|name| is_extended_resource(name) && !has(name)).cloned().collect()
 }
 
 #[cfg(test)]

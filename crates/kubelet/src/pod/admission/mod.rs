@@ -10,6 +10,7 @@ pub mod security;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
+    kinds::is_extended_resource,
     placement, pod_resources,
     quantity::{self, Quantity},
 };
@@ -196,7 +197,7 @@ fn insufficient_resources(pod: &Pod, active: &[&Arc<Pod>], node: &Node) -> Vec<P
     for (name, amount) in requested {
         let read = |q| if name == "cpu" { quantity::milli_value(q) } else { quantity::value(q) };
         // A resource that this node knows nothing of may belong to the cluster: its scheduler has counted it.
-        if name.contains('/') && !name.contains("kubernetes.io/") && !allocatable.contains_key(&name) {
+        if is_extended_resource(&name) && !allocatable.contains_key(&name) {
             continue;
         }
         let capacity = allocatable.get(&name).and_then(read).unwrap_or(0);

@@ -150,7 +150,7 @@ impl Worker {
             reason: "CrashLoopBackOff".into(),
             message: format!(
                 "back-off {} restarting failed container={} pod={name}",
-                crate::images::image_manager::go_duration(wait),
+                api::printing::go_duration(wait),
                 container.name
             ),
         })

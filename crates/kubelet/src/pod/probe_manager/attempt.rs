@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
+use api::printing::go_duration;
 use cri::Runtime;
 use env::Env;
 use k8s_openapi::api::core::v1::{Container, Probe};
 
 use crate::{
-    images::image_manager::go_duration,
     pod::http_probe::{self, HttpError, HttpRequest, io_text, resolve_port},
     runtime::container_config::expansion::expand,
 };

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, KeyToPath, Volume};
+use k8s_openapi::api::core::v1::{ConfigMap, Volume};
 
 use crate::volumes::{
     atomic_writer::Payload,
     error::VolumeError,
-    payload::{self, ObjectKind},
+    payload::{self, KeySelection, ObjectKind},
     plugin::{MountContext, Mounter, ObjectNames, Spec, VolumePlugin},
 };
 
@@ -37,25 +37,20 @@ impl VolumePlugin for ConfigMapPlugin {
 
     fn new_mounter(&self, spec: Spec, context: &MountContext) -> Result<Mounter, VolumeError> {
         let source = spec.inline().and_then(|volume| volume.config_map.clone()).unwrap_or_default();
-        let default_mode = payload::default_mode(source.default_mode);
-        let optional = source.optional.unwrap_or(false);
-        let files = content(context, &source.name, source.items.as_deref(), optional, default_mode)?;
+        let selection = KeySelection {
+            name: &source.name,
+            items: source.items.as_deref(),
+            optional: source.optional,
+            default_mode: payload::default_mode(source.default_mode),
+        };
+        let files = content(context, &selection)?;
         Ok(payload::mounter(context, context.volume_dir(self, context.volume_name), files, false))
     }
 }
 
-pub fn content(
-    context: &MountContext,
-    name: &str,
-    items: Option<&[KeyToPath]>,
-    optional: bool,
-    default_mode: u32,
-) -> Result<Payload, VolumeError> {
-    match context.references.config_maps.get(name).cloned().flatten() {
-        Some(map) => payload::select_keys(ObjectKind::ConfigMap, entries(&map), items, optional, default_mode),
-        None if optional => Ok(Payload::new()),
-        None => Err(VolumeError::ObjectNotFound { kind: ObjectKind::ConfigMap, name: name.into() }),
-    }
+pub fn content(context: &MountContext, selection: &KeySelection) -> Result<Payload, VolumeError> {
+    let map = context.references.config_maps.get(selection.name).cloned().flatten();
+    selection.files(ObjectKind::ConfigMap, map.as_deref().map(entries))
 }
 
 fn entries(map: &ConfigMap) -> BTreeMap<String, Vec<u8>> {

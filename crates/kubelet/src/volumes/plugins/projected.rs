@@ -13,7 +13,7 @@ use crate::{
         atomic_writer::{File, Payload},
         certificates::{CertificateSource, pod_certificates::Credential},
         error::VolumeError,
-        payload,
+        payload::{self, KeySelection},
         plugin::{MountContext, Mounter, ObjectNames, Spec, VolumePlugin},
         tokens::{TokenError, TokenKey},
     },
@@ -70,11 +70,11 @@ fn content(context: &MountContext, sources: &[VolumeProjection], default_mode: u
     let mut files = Payload::new();
     for (index, source) in sources.iter().enumerate() {
         if let Some(map) = &source.config_map {
-            let optional = map.optional.unwrap_or(false);
-            files.extend(config_map::content(context, &map.name, map.items.as_deref(), optional, default_mode)?);
+            let (name, items, optional) = (&map.name, map.items.as_deref(), map.optional);
+            files.extend(config_map::content(context, &KeySelection { name, items, optional, default_mode })?);
         } else if let Some(s) = &source.secret {
-            let optional = s.optional.unwrap_or(false);
-            files.extend(secret::content(context, &s.name, s.items.as_deref(), optional, default_mode)?);
+            let (name, items, optional) = (&s.name, s.items.as_deref(), s.optional);
+            files.extend(secret::content(context, &KeySelection { name, items, optional, default_mode })?);
         } else if let Some(api) = &source.downward_api {
             files.extend(downward_api::content(context, api.items.as_deref().unwrap_or_default(), default_mode)?);
         } else if let Some(token) = &source.service_account_token {

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{KeyToPath, Secret, Volume};
+use k8s_openapi::api::core::v1::{Secret, Volume};
 
 use crate::volumes::{
     atomic_writer::Payload,
     error::VolumeError,
-    payload::{self, ObjectKind},
+    payload::{self, KeySelection, ObjectKind},
     plugin::{MountContext, Mounter, ObjectNames, Spec, VolumePlugin},
 };
 
@@ -37,25 +37,20 @@ impl VolumePlugin for SecretPlugin {
 
     fn new_mounter(&self, spec: Spec, context: &MountContext) -> Result<Mounter, VolumeError> {
         let source = spec.inline().and_then(|volume| volume.secret.clone()).unwrap_or_default();
-        let default_mode = payload::default_mode(source.default_mode);
-        let (name, optional) = (source.secret_name.unwrap_or_default(), source.optional.unwrap_or(false));
-        let files = content(context, &name, source.items.as_deref(), optional, default_mode)?;
+        let selection = KeySelection {
+            name: source.secret_name.as_deref().unwrap_or_default(),
+            items: source.items.as_deref(),
+            optional: source.optional,
+            default_mode: payload::default_mode(source.default_mode),
+        };
+        let files = content(context, &selection)?;
         Ok(payload::mounter(context, context.volume_dir(self, context.volume_name), files, true))
     }
 }
 
-pub fn content(
-    context: &MountContext,
-    name: &str,
-    items: Option<&[KeyToPath]>,
-    optional: bool,
-    default_mode: u32,
-) -> Result<Payload, VolumeError> {
-    match context.references.secrets.get(name).cloned().flatten() {
-        Some(secret) => payload::select_keys(ObjectKind::Secret, entries(&secret), items, optional, default_mode),
-        None if optional => Ok(Payload::new()),
-        None => Err(VolumeError::ObjectNotFound { kind: ObjectKind::Secret, name: name.into() }),
-    }
+pub fn content(context: &MountContext, selection: &KeySelection) -> Result<Payload, VolumeError> {
+    let secret = context.references.secrets.get(selection.name).cloned().flatten();
+    selection.files(ObjectKind::Secret, secret.as_deref().map(entries))
 }
 
 fn entries(secret: &Secret) -> BTreeMap<String, Vec<u8>> {

@@ -2,7 +2,7 @@
 //! Called by `VolumeManager` before a claim is mounted.
 //! Only reads the API.
 
-use api::placement;
+use api::{placement, volume_claims};
 use client::Client;
 use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume},
@@ -60,13 +60,12 @@ pub async fn persistent_volume(client: &Client, pod: &Pod, volume: &Volume) -> R
     Ok(found)
 }
 
-/// The claim of an ephemeral volume is named after the pod.
 fn claim_name(pod: &Pod, volume: &Volume) -> Result<String, VolumeError> {
-    match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(source), _) => Ok(source.claim_name.clone()),
-        (None, Some(source)) if source.volume_claim_template.is_none() => Err(VolumeError::NoClaimTemplate),
-        (None, _) => Ok(format!("{}-{}", pod_spec::name(pod), volume.name)),
+    let is_named = volume.persistent_volume_claim.is_some();
+    if !is_named && volume.ephemeral.as_ref().is_some_and(|source| source.volume_claim_template.is_none()) {
+        return Err(VolumeError::NoClaimTemplate);
     }
+    Ok(volume_claims::claim_name(pod, volume).unwrap_or_default())
 }
 
 /// A claim that only has the name which a template gives is somebody else's.

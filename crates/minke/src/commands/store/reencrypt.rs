@@ -5,9 +5,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
-use bytes::Bytes;
 use client::Client;
-use http::Request;
+use http::Method;
 use serde_json::Value;
 
 const PAGE_OBJECTS: usize = 500;
@@ -89,8 +88,7 @@ async fn collections(client: &Client) -> Result<Collections> {
 }
 
 async fn get(client: &Client, path: &str) -> Result<Value> {
-    let request = Request::get(path).header("accept", "application/json").body(Bytes::new())?;
-    Ok(serde_json::from_slice(&client.request(request).await?)?)
+    Ok(serde_json::from_slice(&client.get(path).await?)?)
 }
 
 /// Whether the object has another version afterwards.
@@ -101,11 +99,7 @@ async fn rewrite(client: &Client, collection: &str, object: &Value) -> Result<bo
         "" => format!("{collection}/{}", text("name")),
         namespace => format!("{version}/namespaces/{namespace}/{resource}/{}", text("name")),
     };
-    let request = Request::patch(&path)
-        .header("content-type", "application/merge-patch+json")
-        .header("accept", "application/json")
-        .body(Bytes::from_static(b"{}"))?;
-    match client.request(request).await {
+    match client.call(Method::PATCH, &path, "application/merge-patch+json", "{}").await {
         Ok(answer) => {
             let answer: Value = serde_json::from_slice(&answer)?;
             Ok(answer["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"])
@@ -121,6 +115,7 @@ mod tests {
 
     use apiserver::{ApiServer, config};
     use env::Env;
+    use http::Request;
     use serde_json::json;
     use store::{MemoryStore, Store};
 

@@ -66,10 +66,9 @@ fn name_and_value(word: &str) -> Option<(String, Option<String>)> {
 fn read(form: Form, text: &str) -> Result<String, String> {
     let syntax = |parser: &str| format!("strconv.{parser}: parsing {text:?}: invalid syntax");
     match form {
-        Form::Flag => match text {
-            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok("true".into()),
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok("false".into()),
-            _ => Err(syntax("ParseBool")),
+        Form::Flag => match api::codec::parse_bool(text) {
+            Some(flag) => Ok(flag.to_string()),
+            None => Err(syntax("ParseBool")),
         },
         Form::Number => text.parse::<i64>().map(|number| number.to_string()).map_err(|_| syntax("ParseInt")),
         Form::Float => text.parse::<f64>().map(|_| text.to_string()).map_err(|_| syntax("ParseFloat")),

@@ -15,7 +15,7 @@ use client::Client;
 use config::{ProviderConfig, TokenCacheType};
 use cri::v1;
 use env::Env;
-use http::Request;
+use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use metrics::Metrics;
@@ -313,11 +313,7 @@ impl CredentialProviders {
             "metadata": {"uid": account_uid}, "spec": {"audiences": [audience], "boundObjectRef": bound}});
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, pod.service_account);
         let failed = |why: String| ProviderError::Token(why);
-        let request = Request::post(path)
-            .header("content-type", "application/json")
-            .header("accept", "application/json")
-            .body(body.to_string().into_bytes().into());
-        let answer = self.client.request(request.map_err(|error| failed(error.to_string()))?).await;
+        let answer = self.client.call(Method::POST, &path, "application/json", body.to_string()).await;
         let answer = answer.map_err(|error| failed(error.to_string()))?;
         let answer: Value = serde_json::from_slice(&answer)?;
         let token = answer["status"]["token"].as_str().filter(|token| !token.is_empty());

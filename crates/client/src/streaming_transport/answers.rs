@@ -1,5 +1,5 @@
 //! Lists and watches as they come over HTTP: JSON documents, and a line for each event.
-//! Read by `https`, and by the simulator, whose wire cuts them off in the middle.
+//! Read for every transport over HTTP, the simulator's too, whose wire cuts them off in the middle.
 //! Half an event at the end of a stream is an error, not an event.
 
 use std::sync::Arc;
