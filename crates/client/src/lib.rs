@@ -27,6 +27,7 @@ pub use answers::{read_events, read_list};
 pub use any_certificate::AnyCertificate;
 pub use api::{Api, ListParams, Patch};
 pub use change_queue::{ObjectChange, ObjectSubscription};
+pub use connections::{COMMAND_LINE, Connections, Route};
 pub use delegated::{User, bearer_token};
 pub use events::{EventRecorder, EventType, ObjectRef, reference};
 pub use exec_identity::ExecIdentity;
