@@ -24,6 +24,7 @@ pub mod rest;
 pub mod session;
 pub mod template;
 pub mod timeline;
+pub mod translation;
 mod verbs;
 pub mod why;
 
