@@ -23,6 +23,7 @@ pub mod resource;
 pub mod rest;
 pub mod session;
 pub mod template;
+mod terminal;
 pub mod timeline;
 pub mod translation;
 mod verbs;
