@@ -49,32 +49,45 @@ impl Behavior for ValidatingAdmissionPolicy {
             }
         }
         validate_conditions(errors, &path.child("matchConditions"), spec);
-        if !is_set(spec, "validations") && !is_set(spec, "auditAnnotations") {
-            let words = "validations or auditAnnotations must be non-empty";
-            errors.required(&path.child("validations"), &format!("{words}; both are empty"));
-        }
-        for (index, validation) in items(spec, "validations").iter().enumerate() {
-            let path = path.child("validations").index(index);
-            if text(validation, "expression").trim().is_empty() {
-                errors.required(&path.child("expression"), "expression is not specified");
-            }
-            let message = text(validation, "message");
-            if message.contains('\n') {
-                errors.invalid(&path.child("message"), message, "message must not contain line breaks");
-            }
-            let reasons = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
-            checks::optional_one_of(errors, &path, validation, "reason", &reasons);
-        }
         let variables = items(spec, "variables");
         for (index, variable) in variables.iter().enumerate() {
             let path = path.child("variables").index(index);
-            checks::required_name(errors, &path, variable, "name", names::c_identifier);
+            match text(variable, "name") {
+                name if name.trim().is_empty() => errors.required(&path.child("name"), "name is not specified"),
+                name if !names::c_identifier(name).is_empty() => {
+                    errors.invalid(&path.child("name"), name, "must be a valid CEL identifier");
+                }
+                _ => {}
+            }
             if variables[..index].iter().any(|other| text(other, "name") == text(variable, "name")) {
                 errors.duplicate(&path.child("name"), text(variable, "name"));
             }
             if text(variable, "expression").trim().is_empty() {
                 errors.required(&path.child("expression"), "expression is not specified");
             }
+            errors.expression(&path.child("expression"));
+        }
+        if !is_set(spec, "validations") && !is_set(spec, "auditAnnotations") {
+            let words = "validations or auditAnnotations must contain at least one item";
+            errors.required(&path.child("validations"), words);
+            errors.required(&path.child("auditAnnotations"), words);
+        }
+        for (index, validation) in items(spec, "validations").iter().enumerate() {
+            let path = path.child("validations").index(index);
+            if text(validation, "expression").trim().is_empty() {
+                errors.required(&path.child("expression"), "expression is not specified");
+            }
+            errors.expression(&path.child("expression"));
+            let message = text(validation, "message");
+            if message.contains('\n') {
+                errors.invalid(&path.child("message"), message, "message must not contain line breaks");
+            }
+            errors.expression(&path.child("messageExpression"));
+            let reasons = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+            checks::optional_one_of(errors, &path, validation, "reason", &reasons);
+        }
+        for (index, _) in items(spec, "auditAnnotations").iter().enumerate() {
+            errors.expression(&path.child("auditAnnotations").index(index).child("valueExpression"));
         }
     }
 

@@ -34,14 +34,30 @@ impl Behavior for ValidatingAdmissionPolicyBinding {
         checks::required_name(errors, &path, spec, "policyName", |name| names::dns_subdomain(name, false));
         if let Some(parameters) = part(spec, "paramRef") {
             let path = path.child("paramRef");
-            match (is_set(parameters, "name"), part(parameters, "selector")) {
-                (true, Some(_)) => {
-                    errors.forbidden(&path.child("name"), "name and selector are mutually exclusive");
-                }
-                (false, None) => errors.required(&path, "one of name or selector must be specified"),
-                _ => {}
+            const EXCLUSIVE: &str = "name and selector are mutually exclusive";
+            let selector = part(parameters, "selector");
+            let both = is_set(parameters, "name") && selector.is_some();
+            checks::optional_name(errors, &path, parameters, "name", |name| names::path_segment(name, false));
+            if both {
+                errors.forbidden(&path.child("name"), EXCLUSIVE);
             }
-            checks::one_of(errors, &path, parameters, "parameterNotFoundAction", &["Allow", "Deny"]);
+            if let Some(selector) = selector {
+                checks::label_selector(errors, &path.child("selector"), selector);
+            }
+            if both {
+                errors.forbidden(&path.child("selector"), EXCLUSIVE);
+            }
+            if !is_set(parameters, "name") && selector.is_none() {
+                errors.required(&path, "one of name or selector must be specified");
+            }
+            match text(parameters, "parameterNotFoundAction") {
+                "Allow" | "Deny" => {}
+                "" => errors.required(&path.child("parameterNotFoundAction"), ""),
+                other => {
+                    let at = path.child("parameterNotFoundAction");
+                    errors.not_supported_as_listed(&at, other, &["Deny", "Allow"]);
+                }
+            }
         }
         if let Some(resources) = part(spec, "matchResources") {
             validate_match(errors, &path.child("matchResources"), resources);
