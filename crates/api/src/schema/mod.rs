@@ -4,6 +4,7 @@
 
 mod canonical;
 mod defaults;
+pub mod go_form;
 mod go_types;
 mod parse;
 

@@ -35,7 +35,7 @@ use crate::{
     },
     metrics::{self, Authentication, Labels, Metrics},
     metrics_api, openapi,
-    registry::{Registry, not_found_path},
+    registry::{Registry, not_allowed_path, not_found_path},
     request::{
         body::{self, Body},
         call::{Call, InProcess},
@@ -412,6 +412,9 @@ impl ApiServer {
     async fn serve_path(self: &Arc<Self>, call: &Call) -> Result<Reply, ApiError> {
         let path = call.info.path.trim_end_matches('/');
         let first = path.split('/').nth(1).unwrap_or_default();
+        if call.method != http::Method::GET && call.method != http::Method::HEAD && is_route(path) {
+            return Err(not_allowed_path());
+        }
         match first {
             "api" | "apis" => discovery::serve(self, call),
             "openapi" => openapi::serve(self, call).await,
@@ -446,6 +449,15 @@ impl ApiServer {
         request.headers_mut().entry(header::USER_AGENT).or_insert(HeaderValue::from_static("minke"));
         request
     }
+}
+
+/// Whether upstream's router knows the path, with the methods that read; what is beside it takes any method.
+fn is_route(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    matches!(
+        parts[..],
+        ["version" | "api"] | ["api", _] | ["apis", _, _] | [".well-known", _] | ["openid", "v1", "jwks"]
+    )
 }
 
 /// The last stages of a record. What goes on after the answer has begun completes it when it ends.
