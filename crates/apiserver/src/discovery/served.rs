@@ -51,7 +51,8 @@ impl Served {
     /// The forms its answers come in.
     pub fn forms(&self, stream: bool) -> Forms {
         let routed = self.custom.is_none().then_some(if stream { negotiate::ROUTED_LISTS } else { negotiate::ROUTED });
-        Forms { views: self.stored(), protobuf: self.custom.is_none(), stream, routed }
+        let protobuf = self.custom.is_none() && self.schema.is_some();
+        Forms { views: self.stored(), protobuf, stream, routed }
     }
 
     /// An object as an item of a list: built-in kinds leave their type to the list.

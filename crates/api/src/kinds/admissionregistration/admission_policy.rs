@@ -139,7 +139,7 @@ mod tests {
     fn bindings_show_where_their_parameters_are() {
         let check = |reference: Value, expected: &str| {
             let object = json!({ "metadata": { "name": "b" }, "spec": { "policyName": "p", "paramRef": reference } });
-            for kind in [&ValidatingAdmissionPolicyBinding as &dyn Behavior, &MutatingAdmissionPolicyBinding] {
+            for kind in [&ValidatingAdmissionPolicyBinding as &dyn Behavior, &MutatingAdmissionPolicyBinding::<true>] {
                 assert_eq!(kind.cells(&object, Timestamp::UNIX_EPOCH)[2], expected);
             }
         };
