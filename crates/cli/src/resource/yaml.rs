@@ -14,8 +14,8 @@ pub fn read(bytes: &[u8]) -> Result<Value, String> {
         Ok(decoded) => Ok(decoded.value),
         Err(error) => {
             let text = error.to_string();
-            match text.find("error converting YAML to JSON") {
-                Some(at) => Err(as_go_says(&text[at..], &String::from_utf8_lossy(bytes))),
+            match text.split_once(": yaml: ") {
+                Some((_, why)) => Err(as_go_says(why, &String::from_utf8_lossy(bytes))),
                 None => Err(text),
             }
         }
@@ -33,9 +33,13 @@ pub fn read_core(bytes: &[u8]) -> Result<Value, String> {
 
 /// The YAML reader's words as those of Go's: a parser names the line before, a scanner the line itself.
 fn as_go_says(text: &str, document: &str) -> String {
+    let head = "error converting YAML to JSON: yaml";
     let text = text.split(" (").next().unwrap_or(text);
-    let Some((head, rest)) = text.split_once(": line ") else { return text.to_string() };
-    let Some((line, what)) = rest.split_once(": ") else { return text.to_string() };
+    // The first line is not named.
+    let (line, what): (usize, &str) = match text.strip_prefix("line ").and_then(|rest| rest.split_once(": ")) {
+        Some((line, what)) => (line.parse().unwrap_or(1), what),
+        None => (1, text),
+    };
     let what = what.rsplit(", ").next().unwrap_or(what);
     let unclosed = what.starts_with("unclosed bracket");
     // The document ended too early.
@@ -64,7 +68,6 @@ fn as_go_says(text: &str, document: &str) -> String {
         what => what,
     };
     let what = if what.starts_with("tabs disallowed") { "found character that cannot start any token" } else { what };
-    let line: usize = line.parse().unwrap_or(1);
     let by_parser = what.starts_with("did not find expected") && !(open('[') || open('{') || unclosed);
     let (shown, what) = match what {
         // Found missing on the line behind.
