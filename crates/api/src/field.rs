@@ -129,7 +129,11 @@ impl fmt::Display for Error {
 
 /// Everything wrong with one object.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ErrorList(Vec<Error>);
+pub struct ErrorList {
+    errors: Vec<Error>,
+    /// Where expressions stand, which only the API server can read: before which error what is wrong with one belongs.
+    expressions: Vec<(usize, Path)>,
+}
 
 impl ErrorList {
     pub fn new() -> Self {
@@ -137,7 +141,7 @@ impl ErrorList {
     }
 
     pub fn push(&mut self, kind: ErrorType, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
-        self.0.push(Error { kind, path: path.clone(), value: value.into(), detail: detail.into(), shown: None });
+        self.errors.push(Error { kind, path: path.clone(), value: value.into(), detail: detail.into(), shown: None });
     }
 
     pub fn required(&mut self, path: &Path, detail: &str) {
@@ -155,7 +159,7 @@ impl ErrorList {
 
     /// Invalid, with a value that upstream shows in a form of its own.
     pub fn invalid_shown(&mut self, path: &Path, shown: impl Into<String>, detail: impl Into<String>) {
-        self.0.push(Error {
+        self.errors.push(Error {
             kind: ErrorType::Invalid,
             path: path.clone(),
             value: Value::Null,
@@ -200,30 +204,56 @@ impl ErrorList {
     /// The same, with a value that upstream shows in a form of its own.
     pub fn not_supported_shown(&mut self, path: &Path, shown: String, supported: &[&str]) {
         self.not_supported_as_listed(path, Value::Null, supported);
-        if let Some(last) = self.0.last_mut() {
+        if let Some(last) = self.errors.last_mut() {
             last.shown = Some(shown);
         }
     }
 
+    /// Has values shown as `form` says, where it says something of them and nothing else has.
+    pub fn show_values(&mut self, form: impl Fn(&Path, &Value) -> Option<String>) {
+        for error in self.errors.iter_mut().filter(|error| error.shown.is_none()) {
+            error.shown = form(&error.path, &error.value);
+        }
+    }
+
     pub fn append(&mut self, mut other: ErrorList) {
-        self.0.append(&mut other.0);
+        let before = self.errors.len();
+        self.expressions.extend(other.expressions.into_iter().map(|(at, path)| (before + at, path)));
+        self.errors.append(&mut other.errors);
+    }
+
+    /// Notes that there is an expression at `path`.
+    pub fn expression(&mut self, path: &Path) {
+        self.expressions.push((self.errors.len(), path.clone()));
+    }
+
+    /// Puts what is wrong with expressions where they were noted; the rest goes to the end.
+    pub fn put_expressions(&mut self, wrong: ErrorList) {
+        let mut wrong = wrong.errors;
+        for (at, path) in std::mem::take(&mut self.expressions).into_iter().rev() {
+            let here = wrong.iter().position(|error| error.path == path).map(|index| wrong.remove(index));
+            if let Some(error) = here {
+                self.errors.insert(at.min(self.errors.len()), error);
+            }
+        }
+        self.errors.append(&mut wrong);
     }
 
     /// By their texts.
     pub fn sort(&mut self) {
-        self.0.sort_by_cached_key(ToString::to_string);
+        self.errors.sort_by_cached_key(ToString::to_string);
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.errors.is_empty()
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.errors.len()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Error> {
-        self.0.iter()
+        self.errors.iter()
     }
 }
 

@@ -9,6 +9,7 @@ pub mod codec;
 pub mod depth;
 pub mod feature_gates;
 pub mod field;
+pub mod go_regex;
 pub mod kinds;
 pub mod managed_fields;
 pub mod names;

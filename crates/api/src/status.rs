@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use crate::field::ErrorList;
+use crate::{field::ErrorList, schema::go_form};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -198,7 +198,8 @@ impl ApiError {
     }
 
     /// 422 with every cause listed. `kind` is the Go kind, as upstream prints it (`Pod`, `Deployment.apps`).
-    pub fn invalid(group: &str, kind: &str, name: &str, errors: ErrorList) -> Self {
+    pub fn invalid(group: &str, kind: &str, name: &str, mut errors: ErrorList) -> Self {
+        errors.show_values(|path, value| go_form::shown(group, kind, &path.to_string(), value));
         let causes: Vec<Value> = errors.iter().map(|e| e.cause()).collect();
         // Said once, however many causes say it.
         let mut texts: Vec<String> = Vec::new();

@@ -33,7 +33,8 @@ const DOMAIN: &str = "@device_domain";
 /// What a selector can name.
 static NAMES: LazyLock<[(&str, Type); 1]> = LazyLock::new(|| {
     let by_domain = |of: Type| Type::Map(Box::new(Type::Map(Box::new(of))));
-    let fields = [("driver", Type::String), (ATTRIBUTES, by_domain(Type::Dyn)), (CAPACITY, by_domain(Type::Dyn))];
+    let capacity = by_domain(Type::Named("kubernetes.Quantity"));
+    let fields = [("driver", Type::String), (ATTRIBUTES, by_domain(Type::Dyn)), (CAPACITY, capacity)];
     let fields = fields.map(|(name, of)| (name.to_string(), of)).to_vec();
     [(DEVICE, Type::Record("DRADevice", Arc::new(fields)))]
 });
@@ -82,7 +83,8 @@ impl DeviceSelector {
 
     /// Whether it may cost more than it may, by the sizes that a device can have.
     pub fn is_too_complex(&self) -> bool {
-        let cost = |device: &Arc<DeclType>| self.0.max_cost(device, &[(DEVICE, Type::from_decl_type(device))]);
+        // The sizes say nothing of quantities, which cost one to compare.
+        let cost = |device: &Arc<DeclType>| self.0.max_cost(device, &*NAMES);
         SIZES.as_ref().map_or(0, cost) > CALL_COST_MAX
     }
 

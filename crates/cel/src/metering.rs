@@ -197,7 +197,9 @@ fn price(name: &str, arguments: &[Value]) -> u64 {
     whole.saturating_add(match name {
         "replace" => product(at(0) / at(1).max(1) + 1, at(2)) / BYTES_PER_COST,
         "join" => product(count(0), at(1)) / BYTES_PER_COST,
-        "matches" | "find" | "findAll" => product(at(0) / BYTES_PER_COST + 1, at(1) / 4 + 1),
+        "matches" | "find" | "findAll" => {
+            product(at(0) / BYTES_PER_COST + 1, at(1) / 4 + 1).saturating_add(arguments.get(1).map_or(0, pattern_cost))
+        }
         "sort" => product(count(0), u64::from(count(0).max(1).ilog2())),
         "distinct" => product(count(0), count(0)),
         "sets.contains" | "sets.intersects" => product(count(0), count(1)),
@@ -216,6 +218,51 @@ fn precision(format: &Value) -> u64 {
     let Value::String(format) = format else { return 0 };
     let numbers = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
     numbers.map(|digits| digits.parse().unwrap_or(u64::MAX)).max().unwrap_or(0)
+}
+
+/// Elements of a regular expression that cost no more than its length.
+const PATTERN_ELEMENTS_FREE: u64 = 1000;
+/// Of a set of characters, roughly: most are several ranges.
+const CLASS_ELEMENTS: u64 = 8;
+
+/// A pattern is compiled each time, and a short one may say that much of it is to be repeated again and again.
+fn pattern_cost(pattern: &Value) -> u64 {
+    let Value::String(pattern) = pattern else { return 0 };
+    // What comes before the last atom, and how large that is; one for each group that is open.
+    let mut open = vec![(0_u64, 0_u64)];
+    let mut chars = pattern.chars().peekable();
+    while let Some(c) = chars.next() {
+        let group = open.pop().unwrap_or_default();
+        let (before, last) = group;
+        let after = before.saturating_add(last);
+        let atom = |size| (after, size);
+        let now = match c {
+            '(' => {
+                open.push(group);
+                (0, 0)
+            }
+            ')' => {
+                let (outside, earlier) = open.pop().unwrap_or_default();
+                (outside.saturating_add(earlier), after)
+            }
+            '{' => {
+                let digits: String =
+                    std::iter::from_fn(|| chars.next_if(|c| c.is_ascii_digit() || *c == ',')).collect();
+                let times = digits.split(',').filter_map(|digits| digits.parse().ok()).max().unwrap_or(1);
+                (before, last.saturating_mul(times))
+            }
+            '[' => {
+                while chars.next_if(|c| *c != ']').is_some() {}
+                atom(CLASS_ELEMENTS)
+            }
+            '\\' => atom(if chars.next().is_some_and(|c| c.is_ascii_alphabetic()) { CLASS_ELEMENTS } else { 1 }),
+            '}' | ']' | '*' | '+' | '?' => group,
+            _ => atom(1),
+        };
+        open.push(now);
+    }
+    let elements = open.iter().fold(0_u64, |sum, (before, last)| sum.saturating_add(*before).saturating_add(*last));
+    elements.saturating_sub(PATTERN_ELEMENTS_FREE)
 }
 
 fn items(value: &Value) -> u64 {
@@ -281,6 +328,9 @@ mod tests {
         check("sets.contains(lists.range(20000), lists.range(20000))", CelError::CostLimit);
         check("'%.999999999f'.format([1.0]).size() > 0", CelError::CostLimit);
         check("object.list.map(i, object).size() > 0", CelError::CostLimit);
+        // Twenty bytes that take megabytes to compile, each time.
+        check("lists.range(1000).all(i, !'a'.matches('((a{50}){50}){50}'))", CelError::CostLimit);
+        check("'a'.find('((?:[a-z]{0,99}){9}){99}') == ''", CelError::CostLimit);
         // Each level doubles what it is given.
         let doubled = (0..40).fold("object.text".to_string(), |inner, _| format!("[{inner}].map(x, x + x)[0]"));
         check(&format!("{doubled}.size() > 0"), CelError::CostLimit);
@@ -304,6 +354,7 @@ mod tests {
         check("sets.contains([1, 2, 3], [2]) && [1, 1, 2].distinct().size() == 2 && lists.range(3) == [0, 1, 2]");
         check("[3, 1, 2].sort() == [1, 2, 3] && [1] + [2] == [1, 2] && 1 + 2 == 3 && 1.5 + 1.5 == 3.0");
         check("object.text.matches('^x+$') && 'a,b'.split(',').size() == 2 && 'abc'.find('b') == 'b'");
+        check("('a-0.b'.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\\\\.[a-z0-9]{1,61}){0,1}$'))");
         check("duration('1m') + duration('1m') == duration('2m')");
         check("timestamp('2026-01-01T00:00:00Z') + duration('1h') > timestamp('2026-01-01T00:00:00Z')");
         check("object.map.exists_one(k, k == '7') && [[1], [2]].flatten() == [1, 2]");

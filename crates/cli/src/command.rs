@@ -9,6 +9,7 @@ use crate::{
     failure::{Failure, Result},
     flags::{Flag, FlagTables, Kind, Matches, Scanner, Word, globals::GLOBAL},
     session::Session,
+    translation::Translation,
 };
 
 pub type Run = for<'a> fn(&'a Session, &'a Matches) -> LocalBoxFuture<'a, Result<()>>;
@@ -111,10 +112,11 @@ impl Invocation {
             || (command.run.is_none()
                 && (std::ptr::eq(command, root) || ["alpha", "certificate"].contains(&command.name)))
         {
-            return Ok(Self::Help(help_text(command, &path)));
+            return Ok(Self::Help(help_text(command, &path, Translation::of_environment())));
         }
         if command.run.is_none() {
-            return Ok(Self::Incomplete { text: help_text(command, &path), to_stdout: command.name == "rollout" });
+            let text = help_text(command, &path, Translation::of_environment());
+            return Ok(Self::Incomplete { text, to_stdout: command.name == "rollout" });
         }
         matches.command = path;
         let own = command.flags.iter().copied().flatten().map(|f| f.name);
@@ -268,13 +270,13 @@ fn flag_lines(flags: FlagTables) -> String {
 }
 
 /// What `--help` prints.
-pub fn help_text(command: &Command, path: &str) -> String {
-    let mut text = format!("{}.\n\n", command.about);
+pub fn help_text(command: &Command, path: &str, words: Translation) -> String {
+    let mut text = format!("{}\n\n", words.sentence(command.about));
     if !command.commands.is_empty() {
         text.push_str("Available Commands:\n");
         let width = command.commands.iter().map(|c| c.name.len()).max().unwrap_or(0);
         for child in command.commands.iter().filter(|c| !c.about.is_empty()) {
-            text.push_str(&format!("  {:width$} {}\n", child.name, child.about));
+            text.push_str(&format!("  {:width$} {}\n", child.name, words.text(child.about)));
         }
         text.push('\n');
     }

@@ -23,7 +23,9 @@ pub mod resource;
 pub mod rest;
 pub mod session;
 pub mod template;
+mod terminal;
 pub mod timeline;
+pub mod translation;
 mod verbs;
 pub mod why;
 

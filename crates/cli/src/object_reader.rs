@@ -6,6 +6,8 @@ use std::future::Future;
 
 use serde_json::Value;
 
+use crate::rest::path::query_escape;
+
 /// A get (with a name) or a list.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Query {
@@ -57,13 +59,11 @@ impl Query {
         if let Some(name) = &self.name {
             path.push_str(&format!("/{name}"));
         }
-        let encode =
-            |text: &str| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
         let selectors = [("labelSelector", &self.label_selector), ("fieldSelector", &self.field_selector)];
         let given: Vec<String> = selectors
             .iter()
             .filter(|(_, selector)| !selector.is_empty())
-            .map(|(parameter, selector)| format!("{parameter}={}", encode(selector)))
+            .map(|(parameter, selector)| format!("{parameter}={}", query_escape(selector)))
             .collect();
         if !given.is_empty() {
             path.push_str(&format!("?{}", given.join("&")));

@@ -24,6 +24,7 @@ fn check(written: io::Result<()>) {
     if let Err(error) = written
         && error.kind() == ErrorKind::BrokenPipe
     {
+        crate::terminal::give_back();
         std::process::exit(BROKEN_PIPE_EXIT);
     }
 }

@@ -115,7 +115,8 @@ impl Session {
                 crate::rest::log::line(&self.env, &self.output, "loader.go:405", &text);
             }
         }
-        let connection = resolve::connection(&self.places(), config, &self.matches, &self.plugins, &self.env).await?;
+        let (places, plugins, output) = (self.places(), &self.plugins, &self.output);
+        let connection = resolve::connection(&places, config, &self.matches, plugins, output, &self.env).await?;
         let transport = Rc::new(HttpTransport::new(connection)?);
         let rest = Rest::new(transport, self.output.clone(), self.verbosity(), timeout, self.env.clone());
         if self.matches.bool("match-server-version") {

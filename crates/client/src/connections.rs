@@ -1,13 +1,13 @@
 //! Connections to an API server, directly or through a proxy (`proxy-url` of a kubeconfig).
-//! Used by `https`, which makes new ones when the client's certificate is renewed.
+//! Used by `https`, which makes new ones when the client's certificate is renewed, and by `cli`.
 //! Knows nothing of requests.
 
-use std::time::Duration;
+use std::{error::Error as StdError, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::{body::Incoming, service::Service};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{
@@ -18,8 +18,10 @@ use hyper_util::{
         },
     },
     rt::{TokioExecutor, TokioTimer},
+    service::TowerToHyperService,
 };
 use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
 
 /// A connection over a network that was cut is given up for a new one, as by client-go: TCP alone would wait for as long
 /// again as the cut took.
@@ -34,6 +36,9 @@ pub const SEVERAL_SERVERS: Timeouts = Timeouts {
     ping_timeout: Duration::from_secs(1),
     connect: Duration::from_secs(1),
 };
+
+/// Somebody waits at a terminal: a server far away is waited for as long as client-go waits.
+pub const COMMAND_LINE: Timeouts = Timeouts { connect: Duration::from_secs(30), ..ONLY_SERVER };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
@@ -64,6 +69,51 @@ impl Route {
         };
         let proxy = proxy_url.map_or(Ok(Proxy::None), proxy)?;
         Ok(Self { proxy, server_name })
+    }
+
+    /// A connection to a host that speaks nothing yet, not even TLS.
+    pub async fn dial(
+        &self,
+        host: &str,
+        port: u16,
+        timeouts: Timeouts,
+    ) -> Result<TcpStream, Box<dyn StdError + Send + Sync>> {
+        let to: Uri = format!("https://{host}:{port}").parse()?;
+        let tcp = tcp(timeouts);
+        let stream = match &self.proxy {
+            Proxy::None => TowerToHyperService::new(tcp).call(to).await?,
+            Proxy::Tunnel { address, authorization } => {
+                TowerToHyperService::new(tunnel(address, authorization.as_ref(), tcp)).call(to).await?
+            }
+            Proxy::Socks { address, login } => {
+                TowerToHyperService::new(socks(address, login.as_ref(), tcp)).call(to).await?
+            }
+        };
+        Ok(stream.into_inner())
+    }
+}
+
+fn tcp(timeouts: Timeouts) -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(timeouts.connect));
+    tcp.set_nodelay(true);
+    tcp
+}
+
+fn tunnel(address: &Uri, authorization: Option<&HeaderValue>, tcp: HttpConnector) -> Tunnel<HttpConnector> {
+    let tunnel = Tunnel::new(address.clone(), tcp);
+    match authorization {
+        Some(login) => tunnel.with_auth(login.clone()),
+        None => tunnel,
+    }
+}
+
+fn socks(address: &Uri, login: Option<&(String, String)>, tcp: HttpConnector) -> SocksV5<HttpConnector> {
+    let socks = SocksV5::new(address.clone(), tcp);
+    match login {
+        Some((user, password)) => socks.with_auth(user.clone(), password.clone()),
+        None => socks,
     }
 }
 
@@ -106,9 +156,7 @@ impl Connections {
         let mut tls = tls.clone();
         // A session that is resumed would bring back the certificate it began with.
         tls.resumption = rustls::client::Resumption::default();
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(timeouts.connect));
+        let tcp = tcp(timeouts);
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
         macro_rules! pool {
             ($connector:expr) => {{
@@ -131,19 +179,9 @@ impl Connections {
         match &route.proxy {
             Proxy::None => Self::Direct(pool!(tcp)),
             Proxy::Tunnel { address, authorization } => {
-                let tunnel = Tunnel::new(address.clone(), tcp);
-                Self::Tunnel(pool!(match authorization {
-                    Some(login) => tunnel.with_auth(login.clone()),
-                    None => tunnel,
-                }))
+                Self::Tunnel(pool!(tunnel(address, authorization.as_ref(), tcp)))
             }
-            Proxy::Socks { address, login } => {
-                let socks = SocksV5::new(address.clone(), tcp);
-                Self::Socks(pool!(match login {
-                    Some((user, password)) => socks.with_auth(user.clone(), password.clone()),
-                    None => socks,
-                }))
-            }
+            Proxy::Socks { address, login } => Self::Socks(pool!(socks(address, login.as_ref(), tcp))),
         }
     }
 

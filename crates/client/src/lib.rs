@@ -26,6 +26,7 @@ use kubeconfig::{exec_identity, exec_plugin};
 pub use any_certificate::AnyCertificate;
 pub use api::{Api, ListParams, Patch, percent_encode};
 pub use change_queue::{ObjectChange, ObjectSubscription};
+pub use connections::{COMMAND_LINE, Connections, Route};
 pub use delegated::{User, bearer_token};
 pub use events::{EventRecorder, EventType, ObjectRef, reference};
 pub use exec_identity::ExecIdentity;

@@ -64,6 +64,9 @@ pub struct Config {
     pub legacy_token_clean_up_period: Duration,
     /// Where Services of type LoadBalancer get their addresses from.
     pub load_balancer: LoadBalancer,
+    /// TCP ports that the nodes need for themselves, and who has them: beside the kubelets' and the API servers', which their
+    /// objects say.
+    pub node_ports_reserved: Vec<(u16, &'static str)>,
     pub horizontal_pod_autoscaler: HorizontalPodAutoscalerSettings,
     /// Which kinds and controllers of feature gates there are.
     pub feature_gates: FeatureGates,
@@ -139,6 +142,7 @@ impl Default for Config {
             terminated_pod_gc_threshold: 12_500,
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
             load_balancer: LoadBalancer::default(),
+            node_ports_reserved: Vec::new(),
             horizontal_pod_autoscaler: HorizontalPodAutoscalerSettings::default(),
             feature_gates: FeatureGates::default(),
             metrics: Metrics::default(),

@@ -1,6 +1,6 @@
 //! The one runner of all controllers: informers feed a queue of keys, workers reconcile them, failures back off.
 //! Rows of `descriptors` are made with `Setup` and run here.
-//! No worker starts before every cache it reads has been filled; a panic is one key's failure.
+//! No worker starts before every cache it reads has been filled; a panic is one key's failure, or one change's.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -91,7 +91,7 @@ impl Setup {
         let (mut changes, queue) = (informer.subscribe(), self.queue.clone());
         self.pump(async move {
             while let Some(change) = changes.next().await {
-                map(&change, &queue);
+                guarded(&change.key, || map(&change, &queue));
             }
         });
     }
@@ -101,7 +101,7 @@ impl Setup {
         let (mut changes, queue) = (informer.subscribe(), self.queue.clone());
         self.pump(async move {
             while let Some(change) = changes.next().await {
-                map(&change, &queue);
+                guarded(&change.key, || map(&change, &queue));
             }
         });
     }
@@ -123,6 +123,13 @@ impl Setup {
                 () = work => {}
             }
         });
+    }
+}
+
+/// Whoever wrote the object must not make a controller deaf to all others.
+fn guarded(key: &str, map: impl FnOnce()) {
+    if std::panic::catch_unwind(AssertUnwindSafe(map)).is_err() {
+        tracing::error!(key, "a controller panicked over a change");
     }
 }
 

@@ -28,7 +28,11 @@ const TABLE: &[ControllerDescriptor] = &[descriptor("toy-controller", "toy-contr
 
 fn make(setup: &mut Setup) -> Arc<dyn Controller> {
     let maps = setup.informer::<ConfigMap>();
-    setup.on_keys(&maps);
+    setup.on(&maps, |change, queue| {
+        let echo = change.new.as_ref().and_then(|map| labels(map.meta()).get("echo").cloned());
+        assert_ne!(echo.as_deref(), Some("panic-at-once"), "as asked");
+        queue.add(change.key.clone());
+    });
     Arc::new(Toy { context: setup.context.clone(), maps })
 }
 
@@ -109,6 +113,7 @@ async fn a_controller_is_one_file_and_one_row() {
         let (config, client) = (Arc::new(config), manager);
         let context = Context { config, client, informers, env: env.clone(), shutdown: shutdown.clone(), resources };
         let running = env::spawn(run_table(TABLE, context));
+        create(&admin, "worse", "panic-at-once").await;
         create(&admin, "bad", "panic").await;
         create(&admin, "good", "hello").await;
         env.sleep(Duration::from_secs(5)).await;

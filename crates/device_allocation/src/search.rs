@@ -163,7 +163,7 @@ impl<'a> Search<'a> {
         }
         let mut all = Vec::new();
         for (at, device) in self.devices.iter().enumerate() {
-            if selects(alternative, device)? {
+            if self.selects(alternative, device)? {
                 all.push(at);
             }
         }
@@ -262,15 +262,30 @@ impl<'a> Search<'a> {
 
     fn is_selected(&mut self, place: Place, device: usize) -> Result<bool, AllocationError> {
         let (_, alternative) = self.asked(place);
-        let known = &mut self.plans[place.claim][place.request][place.alternative].selected[device];
-        match known {
-            Some(known) => Ok(*known),
+        match self.plans[place.claim][place.request][place.alternative].selected[device] {
+            Some(known) => Ok(known),
             None => {
-                let found = selects(alternative, &self.devices[device])?;
-                *known = Some(found);
+                let found = self.selects(alternative, &self.devices[device])?;
+                self.plans[place.claim][place.request][place.alternative].selected[device] = Some(found);
                 Ok(found)
             }
         }
+    }
+
+    /// Whether all selectors of the class and of the request mean the device. Who writes a claim writes the expressions, and
+    /// one of them may take longer than a thousand steps.
+    fn selects(&self, alternative: &Alternative, device: &Candidate<'_>) -> Result<bool, AllocationError> {
+        for SelectorOf { selector, label } in &alternative.selectors {
+            if (self.is_over)() {
+                return Err(AllocationError::TimedOut);
+            }
+            match device.slice.selects(selector, device.at) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(why) => return Err(AllocationError::Broken(format!("{label}: {why}"))),
+            }
+        }
+        Ok(true)
     }
 
     /// Gives the device to the request, unless a constraint forbids it.
@@ -317,18 +332,6 @@ impl<'a> Search<'a> {
         });
         each.collect()
     }
-}
-
-/// Whether all selectors of the class and of the request mean the device.
-fn selects(alternative: &Alternative, device: &Candidate<'_>) -> Result<bool, AllocationError> {
-    for SelectorOf { selector, label } in &alternative.selectors {
-        match device.slice.selects(selector, device.at) {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
-            Err(why) => return Err(AllocationError::Broken(format!("{label}: {why}"))),
-        }
-    }
-    Ok(true)
 }
 
 impl<'a> ConstraintState<'a> {

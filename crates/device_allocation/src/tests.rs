@@ -370,3 +370,22 @@ fn a_search_ends_when_its_time_is_over() {
     assert_eq!(found, Err(AllocationError::TimedOut));
     assert_eq!(asked.get(), 4);
 }
+
+/// Whoever may write a claim may have thousands of expressions evaluated before the first device is taken.
+#[test]
+fn an_author_of_many_selectors_does_not_keep_the_scheduler() {
+    let devices: Vec<Value> = (0..64).map(|at| device(&format!("d{at}"), "m", at)).collect();
+    let world = World::new(&[slice("p", json!(devices), json!({}))]);
+    let no_device = selecting("device.driver == 'none'");
+    for more in [json!({ "selectors": no_device }), json!({ "selectors": no_device, "allocationMode": "All" })] {
+        let claim = world.requests(&claim(json!({ "requests": [exactly("r", more.clone())] }))).unwrap();
+        let asked = Cell::new(0);
+        let is_over = || {
+            asked.set(asked.get() + 1);
+            asked.get() > 3
+        };
+        let allocator = Allocator { inventory: &world.inventory, allocated: &world.allocated, is_over: &is_over };
+        let found = allocator.allocate(NodeView { name: "n1", labels: &BTreeMap::new() }, &[claim]);
+        assert_eq!((found, asked.get()), (Err(AllocationError::TimedOut), 4), "{more}");
+    }
+}

@@ -11,6 +11,7 @@ use std::{
     },
 };
 
+use api::names;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use parking_lot::RwLock;
 
@@ -170,6 +171,8 @@ fn endpoints(slices: &[Arc<EndpointSlice>], port_name: &str, family: Option<&str
                 false => continue,
             };
             let address = endpoint.addresses.first().and_then(|address| address.parse::<IpAddr>().ok());
+            // The proxy's own machine is no endpoint: what listens there asks nobody who they are.
+            let address = address.filter(|address| names::is_global_unicast(*address));
             list.extend(address.map(|address| SocketAddr::new(address, port)));
         }
     }
@@ -187,6 +190,19 @@ mod tests {
 
     fn slice(value: Value) -> Arc<EndpointSlice> {
         Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn a_slice_does_not_lead_to_what_only_this_machine_reaches() {
+        let service: Service =
+            serde_json::from_value(json!({"metadata": {}, "spec": {"ports": [{"port": 80}]}})).unwrap();
+        let hidden = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1"];
+        let endpoints: Vec<Value> =
+            hidden.iter().chain(&["10.0.0.1"]).map(|address| json!({"addresses": [address]})).collect();
+        let slices = [slice(json!({"addressType": "IPv4", "metadata": {}, "ports": [{"port": 5000}],
+            "endpoints": endpoints}))];
+        let state = resolve(&BackendKey::new("n", "s", ServicePort::Number(80)), Some(&service), &slices);
+        assert_eq!(state.endpoints, ["10.0.0.1:5000".parse().unwrap()]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod gateway;
 mod host_map;
 mod ingress_class;
 mod model;
+mod pattern;
 mod proxy;
 mod request_match;
 mod routes;
@@ -27,6 +28,7 @@ pub use destinations::{Destination, Destinations};
 pub use filters::{Cors, Filters, HeaderChanges, Mirror, PathChange, Redirect, Rewrite};
 pub use host_map::HostMap;
 pub use ingress_class::CONTROLLER;
+pub use pattern::{Pattern, PatternBudget};
 pub use proxy::{Entry, Proxy, ProxyConfig};
 pub use request_match::{RequestHead, RequestMatch, ValueMatch};
 pub use routes::{

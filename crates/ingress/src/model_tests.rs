@@ -4,7 +4,7 @@ use http::{HeaderMap, Method};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{backends::BackendState, request_match::RequestHead};
+use crate::{backends::BackendState, pattern::PatternBudget, request_match::RequestHead};
 
 #[derive(Default)]
 struct Cluster {
@@ -43,7 +43,8 @@ fn rule(host: &str, kind: &str, path: &str, service: &str) -> Value {
 const PORTS: IngressPorts = IngressPorts { http: Some(80), https: Some(443) };
 
 fn find<'a>(table: &'a RouteTable, port: u16, host: &str, path: &str) -> Option<&'a Arc<Route>> {
-    let head = RequestHead { method: &Method::GET, headers: &HeaderMap::new(), query: None };
+    let budget = &PatternBudget::default();
+    let head = RequestHead { method: &Method::GET, headers: &HeaderMap::new(), query: None, budget };
     table.ports[&port].find(host, path, &head)
 }
 

@@ -10,7 +10,6 @@ use std::{
 
 use http::StatusCode;
 use parking_lot::RwLock;
-use regex::Regex;
 use rustls::sign::CertifiedKey;
 
 use crate::{
@@ -18,6 +17,7 @@ use crate::{
     destinations::Destinations,
     filters::Filters,
     host_map::HostMap,
+    pattern::{Pattern, PatternBudget},
     request_match::{RequestHead, RequestMatch},
 };
 
@@ -34,11 +34,19 @@ impl PathMatch {
     pub fn prefix(path: &str) -> Self {
         Self::Prefix(path.trim_end_matches('/').to_string())
     }
+
+    /// Whether a pattern takes the path. Where the others lie in the table says that of them.
+    fn takes(&self, path: &str, budget: &PatternBudget) -> bool {
+        match self {
+            Self::Pattern(pattern) => pattern.0.takes(path, budget),
+            _ => true,
+        }
+    }
 }
 
 /// A regular expression for whole paths; two are the same when their texts are.
 #[derive(Debug, Clone)]
-pub struct PathPattern(pub Regex);
+pub struct PathPattern(pub Pattern);
 
 impl PartialEq for PathPattern {
     fn eq(&self, other: &Self) -> bool {
@@ -130,8 +138,7 @@ impl PathTable {
     /// An exact path is as long as the whole; after it the first pattern, then the longest prefix that takes the request.
     fn find(&self, path: &str, takes: &dyn Fn(&Route) -> bool) -> Option<&Arc<Route>> {
         let exact = self.exact.get(path).and_then(|routes| routes.iter().find(|route| takes(route)));
-        let matches = |route: &&Arc<Route>| matches!(&route.path, PathMatch::Pattern(p) if p.0.is_match(path));
-        let pattern = || self.patterns.iter().find(|route| matches(route) && takes(route));
+        let pattern = || self.patterns.iter().find(|route| takes(route));
         exact.or_else(pattern).or_else(|| self.prefixes.find(elements(path), takes))
     }
 }
@@ -190,7 +197,7 @@ impl HostTable {
 
     /// The most specific host first: where none of its paths takes the request, less specific ones are asked.
     pub fn find(&self, host: &str, path: &str, head: &RequestHead<'_>) -> Option<&Arc<Route>> {
-        let takes = |route: &Route| route.condition.takes(head);
+        let takes = |route: &Route| route.path.takes(path, head.budget) && route.condition.takes(head);
         self.hosts(host, |table, only_label| {
             table.find(path, &|route: &Route| takes(route) && (only_label || !route.one_label))
         })

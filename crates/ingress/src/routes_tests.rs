@@ -3,7 +3,6 @@
 use http::{HeaderMap, Method};
 
 use super::*;
-use crate::request_match::pattern;
 
 fn route(name: &str, path: PathMatch) -> Arc<Route> {
     Arc::new(Route {
@@ -18,7 +17,8 @@ fn route(name: &str, path: PathMatch) -> Arc<Route> {
 }
 
 fn find<'a>(table: &'a HostTable, host: &str, path: &str, method: Method) -> Option<&'a str> {
-    let head = RequestHead { method: &method, headers: &HeaderMap::new(), query: None };
+    let budget = &PatternBudget::default();
+    let head = RequestHead { method: &method, headers: &HeaderMap::new(), query: None, budget };
     table.find(host, path, &head).map(|route| &*route.owner)
 }
 
@@ -29,7 +29,7 @@ fn table(rules: &[&str]) -> HostTable {
         let (host, path) = rule.split_once('=').expect("a rule");
         let path = match path.as_bytes()[0] {
             b'=' => PathMatch::Exact(path[1..].to_string()),
-            b'~' => PathMatch::Pattern(PathPattern(pattern(&path[1..]).unwrap())),
+            b'~' => PathMatch::Pattern(PathPattern(Pattern::new(&path[1..]).unwrap())),
             _ => PathMatch::prefix(path),
         };
         table.insert(host, route(rule, path));
@@ -163,7 +163,8 @@ fn a_request_is_for_the_closest_listener_and_for_no_other() {
     }
     let (hosts, gateway) = (Arc::new(table(&["=/ingress"])), Arc::new(gateway));
     let port = PortTable { hosts, gateway, ..PortTable::default() };
-    let head = RequestHead { method: &Method::GET, headers: &HeaderMap::new(), query: None };
+    let budget = &PatternBudget::default();
+    let head = RequestHead { method: &Method::GET, headers: &HeaderMap::new(), query: None, budget };
     let check = |host: &str, path: &str, expected: Option<&str>| {
         assert_eq!(port.find(host, path, &head).map(|route| &*route.owner), expected, "{host}{path}");
     };

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use api::selectors::LabelSelector;
+use api::{names, selectors::LabelSelector};
 use ipnet::IpNet;
 use k8s_openapi::{
     api::{
@@ -230,9 +230,15 @@ fn read_peers(given: &[NetworkPolicyPeer], namespace: &Arc<str>) -> Peers {
 }
 
 fn read_block(block: &IPBlock) -> Vec<AddressRange> {
-    let Ok(network) = block.cidr.parse::<IpNet>() else { return Vec::new() };
-    let except = block.except.iter().flatten().filter_map(|text| text.parse::<IpNet>().ok());
-    AddressRange::of(network).without(except.map(AddressRange::of))
+    // As the API server reads them: other readers know fewer spellings.
+    let read = |text: &String| {
+        let (address, length) = names::parse_cidr(text)?;
+        IpNet::new(address, length).ok()
+    };
+    let except: Option<Vec<IpNet>> = block.except.iter().flatten().map(read).collect();
+    // An exception that can't be read is not left out.
+    let (Some(network), Some(except)) = (read(&block.cidr), except) else { return Vec::new() };
+    AddressRange::of(network).without(except.into_iter().map(AddressRange::of))
 }
 
 fn read_ports(given: &[NetworkPolicyPort]) -> Vec<PortMatch> {
@@ -249,4 +255,19 @@ fn read_ports(given: &[NetworkPolicyPort]) -> Vec<PortMatch> {
         }
     };
     given.iter().filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exception_that_is_spelled_oddly_is_not_left_out() {
+        let ranges = |cidr: &str, except: &str| {
+            read_block(&IPBlock { cidr: cidr.into(), except: Some(vec![except.to_string()]) }).len()
+        };
+        assert_eq!(ranges("10.0.0.0/8", "10.1.0.0/16"), 2);
+        assert_eq!(ranges("10.0.0.0/008", "10.1.0.0/016"), 2, "as the API server reads both");
+        assert_eq!(ranges("10.0.0.0/8", "10.1.0.0"), 0, "nobody rather than whom it should keep out");
+    }
 }

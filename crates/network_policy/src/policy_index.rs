@@ -165,9 +165,8 @@ impl PolicyIndex {
             }
         }
         self.claims.insert(key.into(), PodClaim { uid: uid.into(), ips: ips.to_vec() });
-        let touched = |(other, entry): &(&Arc<str>, &PodEntry)| {
-            &***other == key || entry.info.local && entry.ips.iter().any(|ip| ips.contains(ip))
-        };
+        let touched =
+            |(other, entry): &(&Arc<str>, &PodEntry)| &***other == key || entry.ips.iter().any(|ip| ips.contains(ip));
         let touched: Vec<Arc<str>> = self.pods.iter().filter(touched).map(|(key, _)| key.clone()).collect();
         for pod in touched {
             let info = self.pods.get(&pod).map(|entry| entry.info.clone());
@@ -207,7 +206,8 @@ impl PolicyIndex {
         {
             return claim.ips.clone();
         }
-        info.ips.iter().filter(|ip| !info.local || !self.claimed_by.contains_key(*ip)).copied().collect()
+        // What was given to a pod of this node is no other's, whatever another node says of its pods.
+        info.ips.iter().filter(|ip| !self.claimed_by.contains_key(*ip)).copied().collect()
     }
 
     fn replace_pod(&mut self, key: &str, info: Option<PodInfo>) {

@@ -168,6 +168,24 @@ fn a_claim_says_whose_an_address_is() {
     assert!(all.0.claims.contains_key("d/b"), "it will come");
 }
 
+/// A node writes the status of its own pods: it must not make one of ours a friend of everybody that its pod is a friend of.
+#[test]
+fn another_node_does_not_give_its_pods_labels_to_an_address_of_ours() {
+    let mut all = Cluster::default();
+    all.pod("d/a", "web", &["10.0.0.1"]);
+    all.policy("d/p", admit("web", app("client")));
+    assert_eq!(all.pod_at("there", "d/early", "client", &["10.0.0.8", "10.0.1.1"]).len(), 2, "nobody knows better");
+    for (name, ip) in [("d/x", "10.0.0.7"), ("d/y", "10.0.0.8")] {
+        all.0.claim(name, name, &[ip.parse().unwrap()]);
+        all.pod(name, "attacker", &[ip]);
+    }
+    assert_eq!(all.pod_at("there", "d/late", "client", &["10.0.0.7", "10.0.1.2"]), ["+peers-1 10.0.1.2"]);
+    all.0.apply_pod("d/late", None);
+    assert_eq!(all.changes(), ["-peers-1 10.0.1.2"]);
+    all.0.apply_pod("d/early", None);
+    assert_eq!(all.changes(), ["-peers-1 10.0.1.1"], "the other one has gone when it was given to d/y");
+}
+
 #[test]
 fn who_has_ended_or_is_on_the_host_is_nobody() {
     let read = |spec: Json, phase: &str| {

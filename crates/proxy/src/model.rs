@@ -8,6 +8,7 @@ use std::{
     net::IpAddr,
 };
 
+use api::names;
 use ipnet::IpNet;
 use k8s_openapi::{
     api::{
@@ -46,7 +47,8 @@ pub struct ServiceInfo {
     pub external_local: bool,
     pub internal_local: bool,
     pub affinity_seconds: Option<u32>,
-    pub source_ranges: Vec<IpNet>,
+    /// Who may call the load balancer; none: anybody. What can't be read of the list lets nobody in.
+    pub source_ranges: Option<Vec<IpNet>>,
     pub health_check_node_port: Option<u16>,
 }
 
@@ -137,7 +139,7 @@ impl ServiceInfo {
             external_local,
             internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
             affinity_seconds,
-            source_ranges: parsed(spec.load_balancer_source_ranges.iter().flatten()),
+            source_ranges: source_ranges(spec),
             health_check_node_port: spec
                 .health_check_node_port
                 .and_then(|port| u16::try_from(port).ok())
@@ -150,6 +152,16 @@ fn cluster_ips(spec: &ServiceSpec) -> Vec<IpAddr> {
     // "None" does not parse: a headless Service has no address.
     let ips: Vec<IpAddr> = parsed(spec.cluster_ips.iter().flatten());
     if ips.is_empty() { parsed(spec.cluster_ip.iter()) } else { ips }
+}
+
+fn source_ranges(spec: &ServiceSpec) -> Option<Vec<IpNet>> {
+    let ranges = spec.load_balancer_source_ranges.as_ref().filter(|ranges| !ranges.is_empty())?;
+    // As the API server reads them: other readers know fewer spellings.
+    let range = |text: &String| {
+        let (address, length) = names::parse_cidr(text.trim())?;
+        IpNet::new(address, length).ok()
+    };
+    Some(ranges.iter().filter_map(range).collect())
 }
 
 fn load_balancer_ips(service: &Service) -> Vec<IpAddr> {

@@ -292,7 +292,7 @@ impl Writer<'_> {
             }
         }
         let balancers = self.frontends(&self.service.load_balancer_ips, self.port.port);
-        if self.service.source_ranges.is_empty() {
+        if self.service.source_ranges.is_none() {
             external.extend(balancers);
         } else {
             self.fenced(&balancers);
@@ -360,7 +360,8 @@ impl Writer<'_> {
             self.refuse(frontends, &Value::Reject);
             return;
         }
-        let allowed = self.service.source_ranges.iter().filter(|range| Family::of_ip(range.addr()) == self.family);
+        let allowed =
+            self.service.source_ranges.iter().flatten().filter(|range| Family::of_ip(range.addr()) == self.family);
         let mut allowed: Vec<_> = allowed.map(IpNet::trunc).collect();
         if self.config.node_addresses.iter().any(|node| allowed.iter().any(|range| range.contains(node))) {
             // Where the balancer's address is put on the node too, the node calls it from that very address.

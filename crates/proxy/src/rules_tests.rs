@@ -302,6 +302,9 @@ fn source_ranges_fence_the_load_balancer_only() {
     };
     check(&["203.0.113.0/24", "203.0.113.7/32", "2001:db8::/32"], "ip saddr != { 203.0.113.0/24 } drop");
     check(&["2001:db8::/32"], "drop");
+    // As the API server takes them; and what it did not take is no reason to let everybody in.
+    check(&[" 203.0.113.0/024 "], "ip saddr != { 203.0.113.0/24 } drop");
+    check(&["203.0.113.0"], "drop");
     // This node is inside, and calls the balancer's address from that address if it has it.
     check(&["192.0.2.0/24"], "ip saddr != { 192.0.2.0/24, 198.51.100.8/32 } drop");
 }

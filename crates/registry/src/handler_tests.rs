@@ -21,8 +21,13 @@ struct Server {
 
 impl Server {
     async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut Storage)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let registry = Registry::open(directory.path(), Env::real()).unwrap();
+        let mut registry = Registry::open(directory.path(), Env::real()).unwrap();
+        change(Arc::get_mut(&mut registry.storage).unwrap());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let (served, stop) = (registry.clone(), CancellationToken::new());
@@ -67,6 +72,31 @@ impl Server {
 fn code(body: &[u8]) -> String {
     let value: Value = serde_json::from_slice(body).unwrap();
     value["errors"][0]["code"].as_str().unwrap().to_string()
+}
+
+/// The cluster's store may be on the same disk, and writes nothing once that is full.
+#[tokio::test]
+async fn a_push_does_not_fill_the_disk() {
+    let server = Server::start_with(|storage| storage.is_full = |_| Ok(true)).await;
+    let digest = Digest::of_bytes(b"layer");
+    let path = format!("/v2/a/blobs/uploads/?digest={digest}");
+    assert_eq!(server.ask("POST", &path, &[], b"layer").await.0, 507);
+    let (status, headers, _) = server.ask("POST", "/v2/a/blobs/uploads/", &[], b"").await;
+    assert_eq!(status, 202);
+    assert_eq!(server.ask("PATCH", headers["location"].to_str().unwrap(), &[], b"layer").await.0, 507);
+    assert_eq!(std::fs::read_dir(server.registry.storage.uploads()).unwrap().count(), 0, "nothing of it stays");
+}
+
+#[tokio::test]
+async fn uploads_that_nobody_ends_are_limited() {
+    let server = Server::start().await;
+    let uploads = server.registry.storage.uploads();
+    (0..1023).for_each(|number| std::fs::write(uploads.join(format!("u{number}")), "").unwrap());
+    assert_eq!(server.ask("POST", "/v2/a/blobs/uploads/", &[], b"").await.0, 202);
+    assert_eq!(server.ask("POST", "/v2/a/blobs/uploads/", &[], b"").await.0, 507);
+    let long_ago = std::time::SystemTime::UNIX_EPOCH;
+    std::fs::File::open(uploads.join("u0")).unwrap().set_modified(long_ago).unwrap();
+    assert_eq!(server.ask("POST", "/v2/a/blobs/uploads/", &[], b"").await.0, 202, "an old one makes room");
 }
 
 #[tokio::test]

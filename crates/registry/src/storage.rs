@@ -19,6 +19,9 @@ use crate::{answers::Problem, digest::Digest, routes::Reference};
 /// As docker's registry.
 pub const MANIFEST_BYTES_MAX: usize = 4 << 20;
 
+/// What pushes leave free of a disk that the cluster's own store may be on: a twentieth, and at most this.
+const BYTES_KEPT_FREE_MAX: u64 = 1 << 30;
+
 const INDEX_TYPES: [&str; 2] =
     ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
 
@@ -28,6 +31,14 @@ pub struct Storage {
     pub(crate) in_use: Mutex<HashSet<String>>,
     /// Held while a manifest finds its blobs and is written, and while those that none names are removed.
     pub(crate) naming: Mutex<()>,
+    /// Whether the disk that a directory is on has no room for more.
+    pub(crate) is_full: fn(&Path) -> io::Result<bool>,
+}
+
+fn is_full(directory: &Path) -> io::Result<bool> {
+    let disk = nix::sys::statvfs::statvfs(directory)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(disk.fragment_size());
+    Ok(bytes(disk.blocks_available()) < (bytes(disk.blocks()) / 20).min(BYTES_KEPT_FREE_MAX))
 }
 
 pub struct Manifest {
@@ -41,7 +52,7 @@ impl Storage {
         for directory in ["blobs", "repositories", "uploads"] {
             fs::create_dir_all(root.join(directory))?;
         }
-        Ok(Self { root: root.to_path_buf(), in_use: Mutex::default(), naming: Mutex::default() })
+        Ok(Self { root: root.to_path_buf(), in_use: Mutex::default(), naming: Mutex::default(), is_full })
     }
 
     pub fn blob(&self, digest: &Digest) -> PathBuf {

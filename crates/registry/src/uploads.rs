@@ -13,6 +13,10 @@ use crate::{answers::Problem, digest::Digest, storage::Storage};
 
 /// Nobody goes on with one that is older.
 const UPLOAD_AGE_MAX: Duration = Duration::from_secs(86_400);
+/// Begun and not ended.
+const UPLOADS_MAX: usize = 1024;
+/// So much comes in between two looks at how full the disk is.
+const BYTES_BETWEEN_LOOKS: u64 = 16 << 20;
 
 /// The right to change an upload, for as long as it lives.
 pub struct UploadTurn {
@@ -24,6 +28,10 @@ impl Drop for UploadTurn {
     fn drop(&mut self) {
         self.storage.in_use.lock().remove(&self.id);
     }
+}
+
+fn full(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::StorageFull, why)
 }
 
 impl Storage {
@@ -41,6 +49,13 @@ impl Storage {
     }
 
     pub fn start_upload(&self, env: &Env) -> io::Result<String> {
+        let under_way = || Ok::<_, io::Error>(fs::read_dir(self.uploads())?.count());
+        if under_way()? >= UPLOADS_MAX {
+            self.forget_old_uploads(env)?;
+            if under_way()? >= UPLOADS_MAX {
+                return Err(full(&format!("{UPLOADS_MAX} uploads are under way")));
+            }
+        }
         let id = env.uuid().replace('-', "");
         fs::File::create_new(self.upload(&id))?;
         Ok(id)
@@ -55,6 +70,7 @@ impl Storage {
     }
 
     /// Appends what comes, and returns how much there is then. `from` is where the client thinks it goes.
+    /// What fills the disk is removed, not kept for later: the cluster could write nothing any more.
     pub async fn append(&self, turn: &UploadTurn, from: Option<u64>, mut body: Incoming) -> Result<u64, Problem> {
         let id = turn.id.as_str();
         let mut size = self.upload_size(id)?;
@@ -62,9 +78,17 @@ impl Storage {
             return Err(Problem::RangeInvalid(size));
         }
         let mut file = tokio::fs::OpenOptions::new().append(true).open(self.upload(id)).await?;
+        let mut looked_at = None;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| Problem::UploadInvalid(error.to_string()))?;
             if let Ok(bytes) = frame.into_data() {
+                if looked_at.is_none_or(|at| size - at >= BYTES_BETWEEN_LOOKS) {
+                    looked_at = Some(size);
+                    if (self.is_full)(&self.uploads())? {
+                        fs::remove_file(self.upload(id))?;
+                        return Err(full("the disk of the registry is nearly full").into());
+                    }
+                }
                 file.write_all(&bytes).await?;
                 size += bytes.len() as u64;
             }

@@ -6,6 +6,7 @@
 mod scalar;
 mod typed;
 mod yaml;
+pub mod yaml_text;
 
 pub mod pem;
 pub mod protobuf;

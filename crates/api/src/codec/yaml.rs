@@ -6,7 +6,7 @@ use serde::{Serialize, de::DeserializeSeed};
 use serde_json::{Map, Value};
 use serde_saphyr::{Options, options::DuplicateKeyPolicy};
 
-use super::{Decoded, mistyped_document, typed::Walk, unreadable};
+use super::{Decoded, mistyped_document, typed::Walk, unreadable, yaml_text};
 use crate::{
     ApiError,
     schema::{self, Schema, TypeId},
@@ -53,11 +53,12 @@ pub(super) fn decode(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<
             Err(mistyped_document(bytes, meta.as_object().unwrap_or(&Map::new()), schema, &failure))
         }
         (Err(error), None) => {
-            let line = error.location().map(|l| format!("line {}: ", l.line())).unwrap_or_default();
+            // Go counts from zero there, and so does not name the first.
+            let line = error.location().map(|l| l.line()).filter(|line| *line > 1);
+            let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
             let what = error.without_snippet().to_string();
             let what = what.split(" at line ").next().unwrap_or_default();
-            let why = format!("error converting YAML to JSON: yaml: {line}{what}");
-            Err(unreadable(bytes, schema, &format!("couldn't get version/kind; json parse error: {why}")))
+            Err(unreadable(bytes, schema, &format!("yaml: {line}{what}")))
         }
     }
 }
@@ -101,7 +102,8 @@ fn type_meta(bytes: &[u8]) -> Value {
         .unwrap_or_default()
 }
 
-/// Also of what is no value yet: a long list is made while it is written.
+/// In the form that upstream writes.
 pub fn encode(value: &impl Serialize) -> Result<Vec<u8>, ApiError> {
-    serde_saphyr::to_string(value).map(String::into_bytes).map_err(|e| ApiError::internal(e.to_string()))
+    let value = serde_json::to_value(value).map_err(|e| ApiError::internal(e.to_string()))?;
+    Ok(yaml_text::to_string(&value).into_bytes())
 }

@@ -43,6 +43,16 @@ pub enum Handler {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetadataValidation {
+    /// Before the rest.
+    First,
+    /// After the rest.
+    Last,
+    /// Only where nothing else is wrong.
+    Alone,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocates {
     Nothing,
     /// Cluster IPs, node ports and the health check port of a Service.
@@ -131,6 +141,21 @@ pub trait Behavior: Send + Sync {
         self.has_status()
     }
 
+    /// Whether the generation grows; some kinds only begin with one.
+    fn generation_grows(&self) -> bool {
+        true
+    }
+
+    /// When the metadata of a new object is checked.
+    fn metadata_validation(&self) -> MetadataValidation {
+        MetadataValidation::First
+    }
+
+    /// Whether a new object, as it was sent, has the very labels of its template: what becomes of those becomes of its own.
+    fn shares_template_labels(&self, _object: &Value) -> bool {
+        false
+    }
+
     /// Metadata whose changes count for the generation too.
     fn generation_metadata(&self) -> &'static [&'static str] {
         &[]
@@ -149,6 +174,11 @@ pub trait Behavior: Send + Sync {
     /// How metadata.name is checked: `None` is a valid name, `Some(text)` says why not.
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         crate::names::dns_subdomain(name, prefix)
+    }
+
+    /// Whether the name that another is generated from is checked too, beside what comes of it.
+    fn validates_generate_name(&self) -> bool {
+        true
     }
 
     /// Grace period of a deletion: `Some(seconds)` for kinds that terminate gracefully (pods), from what the client

@@ -123,6 +123,13 @@ fn cpu_utilization(percent: i64) -> Value {
     })
 }
 
+/// A v1 autoscaler as it is stored.
+pub(super) fn stored_autoscaler(autoscaler: &Value) -> Value {
+    let mut out = autoscaler.clone();
+    autoscaler_from_v1(&mut out);
+    out
+}
+
 fn autoscaler_from_v1(autoscaler: &mut Value) {
     let mut take = |key: &str| -> Value {
         let annotations = autoscaler.get_mut("metadata").and_then(|m| m.get_mut("annotations"));
@@ -149,6 +156,10 @@ fn autoscaler_from_v1(autoscaler: &mut Value) {
         }
         set(spec, "metrics", Value::Array(metrics));
         set(spec, "behavior", behavior);
+    }
+    // What annotations say of it makes a status where there is none.
+    if !current.is_null() || !conditions.is_null() {
+        part_mut(autoscaler, "status");
     }
     if let Some(status) = crate::kinds::common::access::existing_mut(autoscaler, "status") {
         let percent = int(status, "currentCPUUtilizationPercentage");

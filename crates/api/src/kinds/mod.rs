@@ -50,7 +50,7 @@ pub use self::core::pod_spec::projections::drop_disabled as drop_disabled_fields
 pub use self::core::pod_spec::resources::is_extended as is_extended_resource;
 pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
 pub use self::internal::storage_version::set_common_encoding_version;
-pub use behavior::{Allocates, Behavior, Column, Handler, Plain, Propagation};
+pub use behavior::{Allocates, Behavior, Column, Handler, MetadataValidation, Plain, Propagation};
 pub use convert::{convert, normalize};
 
 use crate::Verb;

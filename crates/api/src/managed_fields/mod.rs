@@ -68,6 +68,10 @@ impl Options<'_> {
 fn default_reset(schema: &Schema, root: TypeId, subresource: &str) -> &'static [&'static str] {
     let kind = schema.get(root);
     match (subresource, kind.name.rsplit('.').next().unwrap_or_default()) {
+        // What is asked for never changes, so nobody owns it.
+        ("", "CertificateSigningRequest") => &["spec", "status"],
+        ("status", "CertificateSigningRequest") => &["spec", "status.conditions"],
+        ("approval", "CertificateSigningRequest") => &["spec", "status.certificate"],
         ("", _) if kind.field("status").is_some_and(|f| f.proto != 0) => &["status"],
         ("status", "Deployment") => &["spec", "metadata.labels"],
         ("status", "Pod") => &["spec", "metadata.deletionTimestamp", "metadata.ownerReferences"],

@@ -50,7 +50,12 @@ impl Typed<'_> {
                 };
                 let mut fields = Vec::with_capacity(keys.len());
                 for key in keys {
-                    let default = || self.schema.field(node, key).and_then(|field| field.default.as_ref());
+                    // Of Go's types a key that is always printed has its zero as default.
+                    let default = || {
+                        let field = self.schema.field(node, key);
+                        let zero = || self.implied(field).filter(|zero| !zero.is_null() && !zero.is_object());
+                        field.and_then(|field| field.default.as_ref()).or_else(zero)
+                    };
                     if let Some(value) = item.get(key).or_else(default) {
                         fields.push((key.clone(), value.clone()));
                     }

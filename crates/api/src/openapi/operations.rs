@@ -58,18 +58,26 @@ pub(super) enum Answer {
 
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-// name, type, description
+// Name, type, description. Those of the selectors and of `watch` are found by upstream's checks of a server's document.
 const QUERY: &[(&str, &str, &str)] = &[
     ("allowWatchBookmarks", "boolean", "Ask for BOOKMARK events in a watch."),
     ("continue", "string", "The token of the previous page of a list."),
     ("dryRun", "string", "\"All\": go through every stage, but persist nothing."),
     ("fieldManager", "string", "Who makes this change, for the record of managed fields."),
-    ("fieldSelector", "string", "Keep only objects whose fields match."),
+    (
+        "fieldSelector",
+        "string",
+        "A selector to restrict the list of returned objects by their fields. Defaults to everything.",
+    ),
     ("fieldValidation", "string", "What unknown and duplicate fields cause: Ignore, Warn or Strict."),
     ("force", "boolean", "Take over fields that other managers own. Only for apply patches."),
     ("gracePeriodSeconds", "integer", "Seconds until the object is deleted; zero: at once."),
     ("ignoreStoreReadErrorWithClusterBreakingPotential", "boolean", "Delete an object even though it cannot be read."),
-    ("labelSelector", "string", "Keep only objects whose labels match."),
+    (
+        "labelSelector",
+        "string",
+        "A selector to restrict the list of returned objects by their labels. Defaults to everything.",
+    ),
     ("limit", "integer", "How many objects a page of the list has at most."),
     ("orphanDependents", "boolean", "Deprecated: use propagationPolicy."),
     ("path", "string", "The path of the proxied request."),
@@ -79,7 +87,7 @@ const QUERY: &[(&str, &str, &str)] = &[
     ("resourceVersionMatch", "string", "How resourceVersion is applied to a list."),
     ("sendInitialEvents", "boolean", "Open a watch with the objects that exist, closed by a bookmark."),
     ("timeoutSeconds", "integer", "How long the call may last."),
-    ("watch", "boolean", "Stream changes instead of returning a list."),
+    ("watch", "boolean", "Watch for changes to the described resources: a stream of them instead of a list."),
 ];
 
 const LIST: &[&str] = &[

@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, descriptions::Descriptions, operations::META};
-use crate::schema::{Field, ListType, Node, Schema, SchemaOr, Struct};
+use crate::{
+    kinds,
+    schema::{Field, ListType, Node, Schema, SchemaOr, Struct},
+};
 
 const APIEXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
 
@@ -141,9 +144,17 @@ impl<'d> Components<'d> {
             "apiVersion" | "kind" if field.proto == 0 => self.type_meta(&field.name),
             "metadata" if list => Some("Standard list metadata.".into()),
             "object" if field.node == Node::Any => Some("The object it is about; for an error, a Status.".into()),
-            "items" if field.required => Some("The objects of this list.".into()),
+            "items" if field.required => Some(self.items_of(of)),
             _ => None,
         }
+    }
+
+    fn items_of(&self, list: &Struct) -> String {
+        let kind = list.name.strip_suffix("List").and_then(|item| self.kinds.get(item)).map(|kinds| &kinds[0]);
+        let text = |kind: &Value, field: &str| kind[field].as_str().unwrap_or_default().to_string();
+        let resource =
+            kind.and_then(|kind| kinds::find_kind(&text(kind, "group"), &text(kind, "version"), &text(kind, "kind")));
+        resource.map_or_else(|| "The objects of this list.".into(), |found| format!("List of {}.", found.plural))
     }
 
     /// What every kind says about its `apiVersion` and `kind`.

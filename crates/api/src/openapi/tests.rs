@@ -22,6 +22,15 @@ fn check_references(document: &Value, value: &Value) {
     }
 }
 
+/// Phrases by which upstream's own checks know the document of a server.
+#[test]
+fn v2_says_what_upstreams_checks_look_for() {
+    let document = v2(kinds::builtin(), &ExtraSchemas::new()).to_string();
+    for phrase in ["list of returned", "List of services", "Watch for changes to the described resources"] {
+        assert!(document.contains(phrase), "{phrase}");
+    }
+}
+
 /// Kinds behind feature gates are described by their types, as upstream's documents do, not as custom resources.
 #[test]
 fn gated_kinds_have_their_types() {

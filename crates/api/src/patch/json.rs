@@ -94,8 +94,12 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, 
     Value::deserialize(deserializer).map(Some)
 }
 
-/// Applies `patch` (the request's body) to `doc`.
+/// Applies `patch` (the request's body) to `doc`. Why one does not fit is not told to clients, as upstream does not.
 pub fn json_patch(doc: &Value, patch: &[u8]) -> Result<Value, ApiError> {
+    patched(doc, patch)?.map_err(|_| unprocessable())
+}
+
+fn patched(doc: &Value, patch: &[u8]) -> Result<Result<Value, String>, ApiError> {
     let operations: Operations = serde_json::from_slice(patch).map_err(|e| {
         ApiError::bad_request(match patch.iter().find(|b| !b.is_ascii_whitespace()) {
             Some(b'{') => {
@@ -115,9 +119,11 @@ pub fn json_patch(doc: &Value, patch: &[u8]) -> Result<Value, ApiError> {
     let mut result = doc.clone();
     let mut work = Work::default();
     for operation in operations.kept {
-        apply(&mut result, operation, &mut work).map_err(unprocessable)?;
+        if let Err(cause) = apply(&mut result, operation, &mut work) {
+            return Ok(Err(cause));
+        }
     }
-    Ok(result)
+    Ok(Ok(result))
 }
 
 const MISSING: &str = "missing value";
@@ -353,9 +359,7 @@ mod tests {
     fn a_patch_that_moves_the_items_of_long_lists_again_and_again_is_refused() {
         let front = |count: usize| Value::from(vec![json!({"op": "add", "path": "/a/0", "value": 1}); count]);
         let long = json!({ "a": vec![0; 300_000] });
-        let error = json_patch(&long, front(JSON_PATCH_OPERATIONS_MAX).to_string().as_bytes()).unwrap_err();
-        assert_eq!(error.code, 422);
-        let cause = error.details.as_ref().unwrap()["causes"][0]["message"].to_string();
+        let cause = patched(&long, front(JSON_PATCH_OPERATIONS_MAX).to_string().as_bytes()).unwrap().unwrap_err();
         assert!(cause.contains("the patch moves more than 20000000 items of lists"), "{cause}");
         let removals = Value::from(vec![json!({"op": "remove", "path": "/a/0"}); JSON_PATCH_OPERATIONS_MAX]);
         assert_eq!(json_patch(&long, removals.to_string().as_bytes()).unwrap_err().code, 422);
@@ -371,8 +375,9 @@ mod tests {
         let check = |patch: Value, code: u16, message: &str| {
             let doc = json!({"a": {"b": [1]}});
             let error = json_patch(&doc, patch.to_string().as_bytes()).unwrap_err();
-            let cause = error.details.as_ref().and_then(|d| d["causes"][0]["message"].as_str().map(String::from));
+            let cause = patched(&doc, patch.to_string().as_bytes()).ok().and_then(Result::err);
             assert_eq!((error.code, cause.unwrap_or_else(|| error.message.clone()).as_str()), (code, message));
+            assert!(code != 422 || error.details.as_ref() == Some(&json!({})), "{error:?}");
         };
         check(json!([{"op": "test", "path": "/a/b/0", "value": 2}]), 422, "testing value /a/b/0 failed: test failed");
         check(
@@ -410,11 +415,7 @@ mod tests {
     fn copies_in_a_json_patch_are_limited_by_their_bytes() {
         let check = |doc: &Value, copies: usize, expected: Option<&str>| {
             let patch = vec![json!({"op": "copy", "from": "/data/a", "path": "/data/b"}); copies];
-            let found = json_patch(doc, Value::from(patch).to_string().as_bytes()).err();
-            let cause = found.map(|e| {
-                assert_eq!(e.code, 422);
-                e.details.as_ref().unwrap()["causes"][0]["message"].as_str().unwrap().to_string()
-            });
+            let cause = patched(doc, Value::from(patch).to_string().as_bytes()).unwrap().err();
             assert_eq!(cause.as_deref(), expected);
         };
         // With its quotes the string has 1 MiB.
@@ -430,9 +431,8 @@ mod tests {
     #[test]
     fn a_json_patch_cannot_nest_beyond_the_limit() {
         let check = |patch: Value, expected: Option<&str>| {
-            let found = json_patch(&json!({"a": {}}), patch.to_string().as_bytes()).err();
-            let cause = |e: ApiError| e.details.as_ref().unwrap()["causes"][0]["message"].as_str().unwrap().to_string();
-            assert_eq!(found.map(cause).as_deref(), expected);
+            let found = patched(&json!({"a": {}}), patch.to_string().as_bytes()).unwrap().err();
+            assert_eq!(found.as_deref(), expected);
         };
         // Every round puts what there is one level further in.
         let round = [

@@ -7,22 +7,23 @@ mod json;
 mod merge;
 mod order;
 mod restore;
+mod shown;
 mod strategic;
 
 pub use json::{JSON_PATCH_OPERATIONS_MAX, json_patch};
 pub use merge::{merge_diff, merge_patch};
 pub use restore::restore_error;
+pub use shown::{places, shown};
 pub use strategic::strategic;
 
 use serde_json::{Value, json};
 
 use crate::{ApiError, Reason};
 
-/// 422, as upstream answers a patch that does not fit its document. Its message says nothing, so the cause does.
-fn unprocessable(cause: impl Into<String>) -> ApiError {
-    let cause: String = cause.into();
+/// 422, as upstream answers a patch that does not fit its document: it never says why.
+fn unprocessable() -> ApiError {
     ApiError::new(Reason::Invalid, "the server rejected our request due to an error in our request")
-        .with_details(json!({ "causes": [{ "reason": "UnexpectedServerResponse", "message": cause }] }))
+        .with_details(json!({}))
 }
 
 /// A value as Go's `%v` prints it, because some messages carry one.

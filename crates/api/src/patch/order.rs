@@ -15,7 +15,11 @@ impl By<'_> {
     pub fn same(self, a: &Value, b: &Value) -> bool {
         match self {
             By::Value => a == b,
-            By::Key(key) => a.get(key).is_some_and(|a| b.get(key) == Some(a)),
+            // A key that is null is none.
+            By::Key(key) => {
+                let of = |item: &'_ Value| item.get(key).filter(|id| !id.is_null()).cloned();
+                of(a) == of(b)
+            }
         }
     }
 

@@ -221,23 +221,25 @@ impl<'a> Merger<'a> {
         };
         let (original, patch) = list_directives(original, patch, key)?;
         let live = original.clone();
-        let mut merged = original;
+        let (mut merged, mut added) = (original, Vec::new());
         for item in &patch {
             let Some(id) = item.get(key) else {
                 return Err(no_merge_key(item, key));
             };
-            let place = merged.iter_mut().find(|old| old.get(key) == Some(id));
+            let place = merged.iter_mut().chain(&mut added).find(|old| old.get(key) == Some(id));
             match (place, item) {
                 (Some(place), Value::Object(new)) => {
                     let old = std::mem::take(place);
                     let old = if let Value::Object(old) = old { old } else { Object::new() };
                     *place = Value::Object(self.map(old, new.clone(), meta.element)?);
                 }
-                _ => merged.extend(cleaned(item.clone())),
+                _ => added.extend(cleaned(item.clone())),
             }
         }
         let by = By::Key(key);
         require_keys(&merged, by)?;
+        merged.extend(added);
+        // An element that is new may have its key as null, and so has none: it goes first, as whatever the patch names.
         Ok(normalize(merged, &patch, &live, by))
     }
 
@@ -256,7 +258,7 @@ fn of_maps(original: &[Value], patch: &[Value]) -> Result<bool, ApiError> {
         return Ok(false);
     };
     if first == "[]interface {}" {
-        return Err(unprocessable("lists of lists are not supported"));
+        return Err(unprocessable());
     }
     if types.any(|other| other != first) {
         let text = |list: &[Value]| go_text(&Value::Array(list.to_vec()));

@@ -8,7 +8,24 @@ use super::{Field, Node, Schema, TypeId};
 
 impl Schema {
     pub fn canonicalize(&self, id: TypeId, value: &mut Value) {
-        if !self.go_types {
+        Canonical { schema: self, stored: true }.object(id, value);
+    }
+
+    /// As Go prints what it has just read, where an empty list is not nil yet.
+    pub fn canonicalize_sent(&self, id: TypeId, value: &mut Value) {
+        Canonical { schema: self, stored: false }.object(id, value);
+    }
+}
+
+struct Canonical<'s> {
+    schema: &'s Schema,
+    /// As it comes back from the store.
+    stored: bool,
+}
+
+impl Canonical<'_> {
+    fn object(&self, id: TypeId, value: &mut Value) {
+        if !self.schema.go_types {
             return;
         }
         if let Value::Object(map) = value {
@@ -18,11 +35,12 @@ impl Schema {
 
     /// Protobuf, which upstream stores these kinds as, knows no empty lists.
     fn empties_become_null(&self, id: TypeId) -> bool {
-        !self.get(id).name.contains("apiextensions") && !self.get(id).name.contains("apiregistration")
+        let name = &self.schema.get(id).name;
+        self.stored && !name.contains("apiextensions") && !name.contains("apiregistration")
     }
 
     fn canonical_fields(&self, id: TypeId, map: &mut Map<String, Value>) {
-        for field in &self.get(id).fields {
+        for field in &self.schema.get(id).fields {
             match map.get_mut(&field.name) {
                 Some(value) if !value.is_null() => {
                     self.canonical_node(&field.node, value);

@@ -4,6 +4,7 @@
 
 mod canonical;
 mod defaults;
+pub mod go_form;
 mod go_types;
 mod parse;
 
@@ -26,6 +27,13 @@ pub fn with_unserved() -> &'static Schema {
     static ALL: LazyLock<Schema> =
         LazyLock::new(|| parse::parse(&[include_str!("served.table"), include_str!("unserved.table")]));
     &ALL
+}
+
+/// The type of a built-in kind, served always or only where it is turned on, with the table that has it.
+pub fn find_built_in(group: &str, version: &str, kind: &str) -> Option<(&'static Schema, TypeId)> {
+    // The larger table only for kinds that the smaller one lacks: most servers never load it.
+    let found = |schema: &'static Schema| schema.find_kind(group, version, kind).map(|id| (schema, id));
+    found(builtin()).or_else(|| found(with_unserved()))
 }
 
 /// A set of types that refer to each other by `TypeId`.

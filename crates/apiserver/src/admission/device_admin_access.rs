@@ -1,15 +1,15 @@
 //! Access to devices that others use, for administrators: only in namespaces that are labelled for it.
-//! Part of the chain in `admission`; not a plugin, because upstream's strategy checks it whatever plugins are on.
+//! Called by `registry` before the validation of the kind, as upstream's strategy does.
 //! The namespace is read from the store: a label that was just taken away must not count a moment longer.
 //! The scheduler's word about a claim's devices is checked too: it must not give what the namespace may not have.
 
 use api::{
     ApiError,
     field::{ErrorList, Path},
+    kinds::Resource,
 };
 use serde_json::Value;
 
-use super::{Attributes, Operation};
 use crate::storage::cluster::Cluster;
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
@@ -31,27 +31,32 @@ fn asked_by_results(object: &Value) -> Option<Path> {
     asked(results, |result| result["adminAccess"] == true, &path)
 }
 
-pub async fn check(cluster: &Cluster, a: &Attributes<'_>) -> Result<(), ApiError> {
-    if a.resource.group != "resource.k8s.io" {
-        return Ok(());
+/// What is wrong with what `object` asks for; `old` is null for a new one.
+pub async fn errors(
+    cluster: &Cluster,
+    resource: &Resource,
+    subresource: &str,
+    object: &Value,
+    old: &Value,
+) -> Result<ErrorList, ApiError> {
+    let mut errors = ErrorList::new();
+    if resource.group != "resource.k8s.io" {
+        return Ok(errors);
     }
-    let asked = match (a.resource.plural.as_str(), a.subresource, a.operation) {
-        ("resourceclaims", "", Operation::Create) => asked_by_requests(&a.object["spec"]),
-        ("resourceclaimtemplates", "", Operation::Create) => asked_by_requests(&a.object["spec"]["spec"]),
-        ("resourceclaims", "status", Operation::Update) => {
-            asked_by_results(&a.object).filter(|_| asked_by_results(&a.old).is_none())
-        }
+    let asked = match (resource.plural.as_str(), subresource, old.is_null()) {
+        ("resourceclaims", "", true) => asked_by_requests(&object["spec"]),
+        ("resourceclaimtemplates", "", true) => asked_by_requests(&object["spec"]["spec"]),
+        ("resourceclaims", "status", false) => asked_by_results(object).filter(|_| asked_by_results(old).is_none()),
         _ => None,
     };
-    let Some(path) = asked else { return Ok(()) };
+    let Some(path) = asked else { return Ok(errors) };
     let served = cluster.served.find("", "v1", "namespaces");
     let served = served.ok_or_else(|| ApiError::internal("namespaces are not served"))?;
-    let namespace = cluster.live(&served, "", a.namespace).await?;
+    let namespace = cluster.live(&served, "", object["metadata"]["namespace"].as_str().unwrap_or_default()).await?;
     if namespace.is_some_and(|namespace| namespace.value()["metadata"]["labels"][LABEL] == "true") {
-        return Ok(());
+        return Ok(errors);
     }
-    let mut errors = ErrorList::new();
     let why = format!("admin access to devices requires the `{LABEL}: true` label on the containing namespace");
     errors.forbidden(&path, why);
-    Err(ApiError::invalid(&a.resource.group, &a.resource.kind, a.name, errors))
+    Ok(errors)
 }

@@ -1,5 +1,5 @@
 //! Expressions in configurations of admission and in selectors of devices must compile before they are stored.
-//! Part of the chain in `admission`; not a plugin, because a broken expression would break every later request.
+//! Called by `registry` beside the validation of their kinds, since a broken expression would break every later request.
 //! What was stored already is not refused again for an expression that did not change.
 
 use std::sync::Arc;
@@ -7,11 +7,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use api::{
-    ApiError,
     field::{ErrorList, Path},
+    kinds::Resource,
 };
 
-use super::{Attributes, Operation};
 use crate::{
     cel::{
         CelError, Expression, authorizer,
@@ -31,37 +30,36 @@ const POLICY: [(&str, &str, Option<&str>); 5] = [
     ("auditAnnotations", "valueExpression", Some("string")),
 ];
 
-pub fn check(set: &Set, a: &Attributes<'_>) -> Result<(), ApiError> {
-    let writes = matches!(a.operation, Operation::Create | Operation::Update) && a.subresource.is_empty();
+/// What is wrong with the expressions of a new object, or of one that replaces `old`.
+pub fn errors(set: &Set, resource: &Resource, object: &Value, old: &Value) -> ErrorList {
     let groups = ["admissionregistration.k8s.io", "resource.k8s.io"];
-    if !groups.contains(&a.resource.group.as_str()) || !writes {
-        return Ok(());
-    }
     let mut errors = ErrorList::new();
-    let spec = || List { new: &a.object["spec"], old: &a.old["spec"], path: Path::new("spec") };
-    match a.resource.plural.as_str() {
+    if !groups.contains(&resource.group.as_str()) {
+        return errors;
+    }
+    let spec = || List { new: &object["spec"], old: &old["spec"], path: Path::new("spec") };
+    match resource.plural.as_str() {
         "deviceclasses" => spec().check_selectors(&mut errors),
+        // What cannot change is not looked at again.
+        "resourceclaims" if !old.is_null() => {}
         "resourceclaims" => spec().check_requests(&mut errors),
         "resourceclaimtemplates" => spec().part("spec").check_requests(&mut errors),
         "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
             let names = request_names(Type::Dyn);
-            for (at, webhook) in a.object["webhooks"].as_array().into_iter().flatten().enumerate() {
-                let row = List { new: webhook, old: &a.old["webhooks"][at], path: Path::new("webhooks").index(at) };
+            for (at, webhook) in object["webhooks"].as_array().into_iter().flatten().enumerate() {
+                let row = List { new: webhook, old: &old["webhooks"][at], path: Path::new("webhooks").index(at) };
                 row.check("matchConditions", "expression", Some("bool"), &names, &mut errors);
             }
         }
         "validatingadmissionpolicies" | "mutatingadmissionpolicies" => {
-            let names = policy_names(set, &a.object["spec"], Type::Dyn);
+            let names = policy_names(set, &object["spec"], Type::Dyn);
             for (name, field, result) in POLICY {
                 spec().check(name, field, result, &names, &mut errors);
             }
         }
         _ => {}
     }
-    match errors.is_empty() {
-        true => Ok(()),
-        false => Err(ApiError::invalid(&a.resource.group, &a.resource.kind, a.name, errors)),
-    }
+    errors
 }
 
 struct List<'a> {
@@ -92,8 +90,10 @@ impl<'a> List<'a> {
     fn check_selectors(&self, errors: &mut ErrorList) {
         for selector in self.rows("selectors").map(|s| s.part("cel")) {
             let source = selector.new["expression"].as_str().unwrap_or_default();
-            // What is empty or too long has been told already.
-            if source.is_empty() || source.len() > device::EXPRESSION_BYTES_MAX || selector.old["expression"] == source
+            // What is absent or too long has been told already.
+            if !selector.new.is_object()
+                || source.len() > device::EXPRESSION_BYTES_MAX
+                || selector.old["expression"] == source
             {
                 continue;
             }

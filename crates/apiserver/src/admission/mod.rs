@@ -7,9 +7,9 @@ mod always;
 #[cfg(test)]
 mod certificate_kind_tests;
 mod configuration;
-mod device_admin_access;
+pub mod device_admin_access;
 mod event_rate_limit;
-mod expressions;
+pub mod expressions;
 mod image_policy_webhook;
 mod limit_ranger;
 mod matching;
@@ -144,7 +144,13 @@ impl Attributes<'_> {
     }
 
     pub fn forbidden(&self, why: &str) -> ApiError {
-        ApiError::forbidden(&self.resource.group, &self.resource.plural, self.name, why)
+        // A name that is still to be generated is told by what it will be made of.
+        let made_of = self.object["metadata"]["generateName"].as_str().filter(|prefix| !prefix.is_empty());
+        let name = match self.name {
+            "" if self.operation == Operation::Create => made_of.unwrap_or("Unknown"),
+            name => name,
+        };
+        ApiError::forbidden(&self.resource.group, &self.resource.plural, name, why)
     }
 }
 
@@ -384,8 +390,6 @@ impl Chain {
             self.mutate_by_policy(attributes, &mut invocations).await?;
         }
         permissions::stamp_requester(attributes);
-        expressions::check(&self.cluster.served.current(), attributes)?;
-        device_admin_access::check(&self.cluster, attributes).await?;
         match &self.escalation {
             Some(escalation) => escalation.check(attributes).await,
             None => Ok(()),

@@ -71,7 +71,6 @@ pub fn priorities(group: &str, version: &str, custom: bool) -> (u32, u32, &'stat
 fn wanted(server: &ApiServer) -> BTreeMap<String, Value> {
     let set = server.cluster.served.current();
     let own = set.resources.iter().map(|r| (r.group.clone(), r.version.clone(), r.custom.is_some()));
-    let own = own.chain([(metrics_api::GROUP.into(), metrics_api::VERSION.into(), false)]);
     own.filter(|(group, ..)| group != "apiregistration.k8s.io").map(|(g, v, custom)| object(&g, &v, custom)).collect()
 }
 
@@ -119,7 +118,10 @@ async fn reconcile(server: &Arc<ApiServer>) {
         }
     }
     for object in existing {
-        let ours = object.meta.labels.get(MANAGED).is_some_and(|kept| kept == "true");
+        // That of the metrics is for whoever installs a server of them: nothing stands in its way.
+        let metrics = object.meta.name == format!("{}.{}", metrics_api::VERSION, metrics_api::GROUP)
+            && object.value()["spec"]["service"].is_null();
+        let ours = object.meta.labels.get(MANAGED).is_some_and(|kept| kept == "true" || metrics);
         if ours && !wanted.contains_key(&object.meta.name) {
             let path = format!("{PATH}/{}", object.meta.name);
             if let Err(error) = loopback::send(server, Method::DELETE, &path, &Value::Null).await {

@@ -12,6 +12,7 @@ mod files;
 mod identity_headers;
 mod impersonation;
 mod jwks;
+mod log_throttle;
 #[cfg(test)]
 mod tests;
 mod webhook;

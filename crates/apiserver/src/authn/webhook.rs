@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use api::ApiError;
 use env::Env;
 
-use super::{AuthenticatorResponse, TokenAuthenticator, user_from_info};
+use super::{AuthenticatorResponse, TokenAuthenticator, log_throttle::LogThrottle, user_from_info};
 use crate::{
     server::config::Webhook,
     storage::expiring::Expiring,
@@ -26,6 +26,7 @@ pub struct WebhookTokens {
     answers: Expiring<[u8; 32], Option<AuthenticatorResponse>>,
     allowed_for: Duration,
     refused_for: Duration,
+    log: LogThrottle,
     env: Env,
 }
 
@@ -36,6 +37,7 @@ impl WebhookTokens {
             answers: Expiring::new(CACHED_TOKENS_MAX),
             allowed_for: config.allowed_for,
             refused_for: config.refused_for,
+            log: LogThrottle::default(),
             env: env.clone(),
         })
     }
@@ -54,7 +56,9 @@ impl TokenAuthenticator for WebhookTokens {
             "spec": { "token": token, "audiences": audiences },
         });
         let status = self.endpoint.review(&self.env, WEBHOOK_TIMEOUT, &review).await.map_err(|error| {
-            tracing::warn!(error, "failed to make webhook authenticator request");
+            if let Some(left_out) = self.log.passes(&self.env) {
+                tracing::warn!(error, left_out, "failed to make webhook authenticator request");
+            }
             ApiError::unauthorized()
         })?;
         let believed = read(&status, audiences);

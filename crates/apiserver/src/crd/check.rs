@@ -7,7 +7,10 @@ use std::collections::{HashMap, HashSet};
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use api::field::{ErrorList, Path};
+use api::{
+    field::{ErrorList, Path},
+    go_regex,
+};
 
 use super::formats;
 
@@ -64,7 +67,7 @@ impl Check {
             count: limits("minItems", "maxItems"),
             members: limits("minProperties", "maxProperties"),
             unique: schema["uniqueItems"] == true || schema["x-kubernetes-list-type"] == "set",
-            pattern: schema["pattern"].as_str().map(|p| (p.to_string(), Regex::new(p).ok())),
+            pattern: schema["pattern"].as_str().map(|p| (p.to_string(), go_regex::compile(p).ok())),
             list_keys: (schema["x-kubernetes-list-type"] == "map").then(|| texts("x-kubernetes-list-map-keys")),
             all_of: many("allOf"),
             any_of: many("anyOf"),

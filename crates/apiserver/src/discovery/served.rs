@@ -10,7 +10,10 @@ use serde_json::Value;
 use api::{Resource, schema::TypeId};
 
 use crate::{
-    handlers::{codec::SchemaRef, negotiate::Forms},
+    handlers::{
+        codec::SchemaRef,
+        negotiate::{self, Forms},
+    },
     registry::custom::Custom,
     storage,
 };
@@ -47,7 +50,9 @@ impl Served {
 
     /// The forms its answers come in.
     pub fn forms(&self, stream: bool) -> Forms {
-        Forms { views: self.stored(), protobuf: self.custom.is_none(), stream }
+        let routed = self.custom.is_none().then_some(if stream { negotiate::ROUTED_LISTS } else { negotiate::ROUTED });
+        let protobuf = self.custom.is_none() && self.schema.is_some();
+        Forms { views: self.stored(), protobuf, stream, routed }
     }
 
     /// An object as an item of a list: built-in kinds leave their type to the list.

@@ -4,6 +4,7 @@
 
 use api::{ApiError, Reason};
 use http::{HeaderMap, header};
+use serde_json::json;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Media {
@@ -32,6 +33,11 @@ const ALL: &str = "application/json, application/yaml, application/vnd.kubernete
 
 /// In place of a media type that cannot be read.
 const UNREADABLE: &str = "unreadable";
+
+/// What the routes of built-in resources answer with: lists and watches are one route.
+pub const ROUTED: &str = ALL;
+pub const ROUTED_LISTS: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf, \
+                                application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
 
 const STREAMS: &str = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
 
@@ -67,11 +73,13 @@ pub struct Forms {
     pub protobuf: bool,
     /// A watch: YAML has no frames.
     pub stream: bool,
+    /// What a route of upstream's would list, where a type that it does not have finds no route.
+    pub routed: Option<&'static str>,
 }
 
 impl Forms {
     /// A document that is not a stored object: a Status, a Scale, a review.
-    pub const PLAIN: Forms = Forms { views: false, protobuf: true, stream: false };
+    pub const PLAIN: Forms = Forms { views: false, protobuf: true, stream: false, routed: None };
 
     fn has(&self, media: Media, clause: &Clause<'_>) -> Option<View> {
         if clause.param("stream").is_some_and(|s| !s.is_empty() && s != "watch") {
@@ -142,7 +150,16 @@ fn clause(text: &str) -> Clause<'_> {
 
 /// The best form this server has for the client.
 pub fn output(headers: &HeaderMap, pretty: bool, forms: Forms) -> Result<Output, ApiError> {
-    for clause in accept(headers) {
+    let clauses = accept(headers);
+    let is_known =
+        |clause: &Clause| matches!(clause.media, "*/*" | "application/*") || Media::parse(clause.media).is_some();
+    if let Some(routed) = forms.routed.filter(|_| !clauses.iter().any(is_known)) {
+        return Err(no_route(
+            Reason::NotAcceptable,
+            &format!("406: Not Acceptable\n\nAvailable representations: {routed}"),
+        ));
+    }
+    for clause in clauses {
         let offered: &[Media] = match clause.media {
             "*/*" | "application/*" => &MEDIA,
             other => match MEDIA.iter().position(|m| m.as_str() == other) {
@@ -160,6 +177,11 @@ pub fn output(headers: &HeaderMap, pretty: bool, forms: Forms) -> Result<Output,
         }
     }
     Err(not_acceptable(ALL))
+}
+
+/// As upstream's router says it, which knows no resource.
+pub fn no_route(reason: Reason, message: &str) -> ApiError {
+    ApiError::new(reason, message).with_details(json!({}))
 }
 
 fn not_acceptable(accepted: &str) -> ApiError {
@@ -204,7 +226,7 @@ mod tests {
 
     #[test]
     fn picks_the_best_form_it_has() {
-        const BUILTIN: Forms = Forms { views: true, protobuf: true, stream: false };
+        const BUILTIN: Forms = Forms { views: true, ..Forms::PLAIN };
         const CUSTOM: Forms = Forms { protobuf: false, ..BUILTIN };
         let check = |forms: Forms, accept: &str, expected: Option<(Media, View)>| {
             let mut headers = HeaderMap::new();

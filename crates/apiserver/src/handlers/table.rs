@@ -44,7 +44,7 @@ pub fn row(served: &Served, object: &Object, include: Include, version: &str, no
     };
     let conditions = served.behavior.row_conditions(&value);
     let mut row = match include {
-        Include::None => json!({ "cells": cells }),
+        Include::None => json!({ "cells": cells, "object": null }),
         Include::Metadata => {
             let mut object = partial(value, version);
             hide_annotations(&mut object["metadata"], served.behavior.annotations_hidden_in_rows());

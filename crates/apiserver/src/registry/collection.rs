@@ -30,7 +30,6 @@ impl Registry {
         let resource = cache.resource(&served.prefix);
         let limit = call.query.number("limit")?.unwrap_or(0).max(0) as usize;
         let snapshot = resource.list(&selection.prefix, None, limit, applied, |e| selection.matches(served, e));
-        let mut items: Vec<Value> = Vec::new();
         let mut objects: Vec<_> = snapshot.entries.iter().map(|e| e.object.clone()).collect();
         if selection.is_late() {
             objects = self.views(served, objects).await?;
@@ -45,11 +44,13 @@ impl Registry {
         let mut deletions = stream::iter(deletions).buffered(CONCURRENT_DELETES_MAX);
         while let Some(deleted) = deletions.next().await {
             match deleted {
-                Ok(Deleted::Removed(object) | Deleted::Marked(object)) => items.push(served.list_item(object.value())),
+                Ok(_) => {}
                 Err(e) if e.is_not_found() => {}
                 Err(e) => return Err(e),
             }
         }
+        // Shown as they were listed, as upstream does: not as they were when they went.
+        let items: Vec<Value> = objects.iter().map(|object| served.list_item(object.value())).collect();
         let list = json!({
             "kind": served.list_kind, "apiVersion": served.api_version(),
             "metadata": { "resourceVersion": cache.revision().to_string() }, "items": items,

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::Value;
 
-use api::{ApiError, Object, Reason, field::ErrorList};
+use api::{ApiError, Object, Reason, kinds::MetadataValidation};
 
 use super::{
     AllocationConflict, Registry, Superseded, managed, object_meta, object_reply, options::WriteOptions,
     service::Allocation,
 };
 use crate::{
-    admission::{Attributes, Operation},
+    admission::{Attributes, Operation, device_admin_access, expressions},
     discovery::served::Served,
     handlers::respond::Reply,
     request::call::Call,
@@ -48,19 +48,24 @@ impl Registry {
         object_meta::ensure_namespace(&mut object, served, namespace)?;
         object_meta::clear_system_fields(&mut object);
         let generated = object_meta::generate_name(&mut object, &self.cluster.env);
+        let shares_labels = served.behavior.shares_template_labels(&object);
         self.default(served, &mut object);
         if !managed {
             // Owned is what Go would print: no empty lists, no zeros that are left out.
-            canonicalize(served, &mut object);
+            canonicalize_sent(served, &mut object);
             managed::track(served, None, &mut object, options, "", self.cluster.env.now());
         }
-        let mut object = self.admit_create(call, served, object, options).await?;
+        let mut object = self.admit_create(call, served, object, options, generated).await?;
         self.default(served, &mut object);
         // First: a job selects its pods by its uid.
         object_meta::fill_system_fields(&mut object, served, &self.cluster.env);
         self.assign_initializers(call, served, &mut object).await?;
         served.behavior.warnings_before_prepare(&object).into_iter().for_each(|w| call.warn(w));
         served.behavior.prepare_create(&mut object);
+        if shares_labels {
+            let labels = object["spec"]["template"]["metadata"]["labels"].clone();
+            object_meta::metadata_mut(&mut object).insert("labels".into(), labels);
+        }
         api::kinds::drop_disabled_fields(&served.resource, &mut object, &Value::Null, &self.config.feature_gates);
         for _ in 0..ALLOCATION_ATTEMPTS {
             let mut object = match self.allocations.concern(served) {
@@ -101,8 +106,10 @@ impl Registry {
         served: &Served,
         object: Value,
         options: &WriteOptions,
+        generated: bool,
     ) -> Result<Value, ApiError> {
-        let name = object_meta::text(&object, "name").to_string();
+        // As presented in the request: empty where it is to be generated.
+        let name = if generated { String::new() } else { object_meta::text(&object, "name").to_string() };
         let mut attributes = self.create_attributes(call, served, object, &name, options);
         self.admission.admit(&mut attributes).await?;
         attributes.warnings.drain(..).for_each(|w| call.warn(w));
@@ -140,12 +147,25 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Value, ApiError> {
         let name = object_meta::text(&object, "name").to_string();
-        let mut errors = ErrorList::new();
-        api::kinds::metadata::validate_create(&served.resource, &object, &mut errors);
+        let mut errors =
+            device_admin_access::errors(&self.cluster, &served.resource, "", &object, &Value::Null).await?;
+        let when = served.behavior.metadata_validation();
+        if when == MetadataValidation::First {
+            api::kinds::metadata::validate_create(&served.resource, &object, &mut errors);
+        }
         served.behavior.validate_create(&object, &mut errors);
+        if when == MetadataValidation::Last || (when == MetadataValidation::Alone && errors.is_empty()) {
+            api::kinds::metadata::validate_create(&served.resource, &object, &mut errors);
+        }
         if crate::crd::is_definition(served) {
             crate::crd::validate_rules(&object, &mut errors);
         }
+        errors.put_expressions(expressions::errors(
+            &self.cluster.served.current(),
+            &served.resource,
+            &object,
+            &Value::Null,
+        ));
         if !errors.is_empty() {
             return Err(ApiError::invalid(&served.group, &served.kind, &name, errors));
         }
@@ -206,6 +226,13 @@ fn already_exists(served: &Served, name: &str, current: Option<&Object>) -> ApiE
     match current.is_some_and(|c| c.meta.deletion_timestamp.is_some()) {
         true => error.with_message_prefix("object is being deleted: "),
         false => error,
+    }
+}
+
+/// The form Go would print of what it has just read: lists that are empty are not nil yet.
+pub(super) fn canonicalize_sent(served: &Served, object: &mut Value) {
+    if let Some((schema, id)) = &served.schema {
+        schema.canonicalize_sent(*id, object);
     }
 }
 

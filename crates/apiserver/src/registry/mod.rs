@@ -108,10 +108,14 @@ impl Registry {
         if !info.is_long_running() {
             // Before anything is written: an answer nobody accepts must not have effects.
             // A Scale has a protobuf form, whatever it is of.
-            let forms = served.forms(false);
+            let mut forms = served.forms(false);
+            if info.verb == Verb::List && forms.routed.is_some() {
+                forms.routed = Some(negotiate::ROUTED_LISTS);
+            }
             call.output(Forms { protobuf: forms.protobuf || info.subresource == "scale", ..forms })?;
         }
-        if let Some(text) = served.behavior.deprecation() {
+        let there = info.subresource.is_empty() || served.subresource(&info.subresource).is_some();
+        if let Some(text) = served.behavior.deprecation().filter(|_| there) {
             call.warn(text);
             audit::annotate("k8s.io/deprecated", "true");
         }
@@ -152,6 +156,7 @@ impl Registry {
                 Verb::Create | Verb::DeleteCollection if served.namespaced() && served.supports(&Verb::List) => {
                     not_allowed_path()
                 }
+                Verb::Update | Verb::Patch if served.namespaced() && info.name.is_empty() => not_allowed_path(),
                 _ => not_found_path(),
             });
         }

@@ -56,6 +56,22 @@ pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) ->
     Ok(())
 }
 
+/// An object that is written is the one that the path names.
+pub fn check_name(object: &Value, name: &str) -> Result<(), ApiError> {
+    match text(object, "name") {
+        "" => Err(unnamed(name)),
+        found if found != name => Err(ApiError::bad_request(format!(
+            "the name of the object ({found}) does not match the name on the URL ({name})"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+pub fn unnamed(name: &str) -> ApiError {
+    let why = "was undeterminable: name must be provided";
+    ApiError::bad_request(format!("the name of the object ({name} based on URL) {why}"))
+}
+
 /// Forgets what a client may not bring to a creation. A resourceVersion stays for admission to see: it is refused when
 /// the object is stored.
 pub fn clear_system_fields(object: &mut Value) {
@@ -118,14 +134,14 @@ pub fn fill_system_fields(object: &mut Value, served: &Served, env: &Env) {
 pub fn keep_system_fields(object: &mut Value, old: &Value, namespaced: bool) {
     let old = &old["metadata"];
     let metadata = metadata_mut(object);
-    let mut fields = vec![
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "generation",
-        "uid",
-        "generateName",
-    ];
+    let mut fields = vec!["creationTimestamp", "generation", "uid", "generateName"];
+    // What an update says of a deletion that was not asked for is refused; of one that was, it changes nothing.
+    if old.get("deletionTimestamp").is_some_and(|time| !time.is_null()) {
+        fields.push("deletionTimestamp");
+    }
+    if metadata.get("deletionGracePeriodSeconds").is_none_or(Value::is_null) {
+        fields.push("deletionGracePeriodSeconds");
+    }
     if namespaced {
         fields.push("namespace");
     } else {

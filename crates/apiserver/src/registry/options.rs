@@ -40,7 +40,7 @@ impl WriteOptions {
             Some("Ignore") => FieldValidation::Ignore,
             Some("Strict") => FieldValidation::Strict,
             Some(other) => {
-                errors.not_supported(&Path::new("fieldValidation"), other, &["Ignore", "Strict", "Warn"]);
+                errors.not_supported(&Path::new("fieldValidation"), other, &["", "Ignore", "Strict", "Warn"]);
                 FieldValidation::Ignore
             }
         };
@@ -73,14 +73,12 @@ impl WriteOptions {
 }
 
 fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut ErrorList) -> bool {
-    let mut asked = false;
-    for value in values.filter(|v| !v.is_empty()) {
-        asked = true;
-        if value != "All" {
-            errors.not_supported(&Path::new("dryRun"), value, &["All"]);
-        }
+    let values: Vec<&str> = values.filter(|v| !v.is_empty()).collect();
+    if values.iter().any(|value| *value != "All") {
+        // All of them are shown, as upstream does.
+        errors.not_supported(&Path::new("dryRun"), values.clone(), &["All"]);
     }
-    asked
+    !values.is_empty()
 }
 
 /// Clients that name no manager are known by the first word of their user agent.

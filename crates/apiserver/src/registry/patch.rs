@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use ::cel::blocking::off_worker;
 use api::{
-    ApiError,
+    ApiError, Reason,
     field::{ErrorList, Path},
 };
 
@@ -45,10 +45,7 @@ impl PatchType {
             _ if served.custom.is_some() => Err(negotiate::unsupported(
                 "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
             )),
-            _ => Err(negotiate::unsupported(
-                "application/json-patch+json, application/merge-patch+json, \
-                 application/strategic-merge-patch+json, application/apply-patch+yaml",
-            )),
+            _ => Err(negotiate::no_route(Reason::UnsupportedMediaType, "415: Unsupported Media Type")),
         }
     }
 }
@@ -135,6 +132,13 @@ impl Registry {
                     unrestorable(api::patch::go_text(&patch), &api::patch::restore_error(schema, why))
                 }
                 // Told with what it would have led to, which is made once more only then.
+                (_, Some((schema, id))) => {
+                    let touched = match kind {
+                        PatchType::Json => api::patch::places(&serde_json::from_slice(body).unwrap_or_default()),
+                        _ => patch.clone(),
+                    };
+                    unrestorable(api::patch::shown(schema, *id, &patched().unwrap_or_default(), &touched), why)
+                }
                 _ => unrestorable(patched().unwrap_or_default().to_string(), why),
             };
             checked(call, served, name, patched()?, old, options, &refuse)
@@ -166,17 +170,11 @@ impl Registry {
             object_meta::ensure_namespace(&mut applied, served, &call.info.namespace)?;
         }
         let name = call.info.name.as_str();
-        match object_meta::text(&applied, "name") {
-            "" => {
-                object_meta::metadata_mut(&mut applied).insert("name".into(), name.into());
-            }
-            found if found != name => {
-                return Err(ApiError::bad_request(format!(
-                    "the name of the object ({found}) does not match the name on the URL ({name})"
-                )));
-            }
-            _ => {}
+        let unnamed = object_meta::text(&applied, "name").is_empty();
+        if unnamed {
+            object_meta::metadata_mut(&mut applied).insert("name".into(), name.into());
         }
+        object_meta::check_name(&applied, name)?;
         let now = self.cluster.env.now();
         let subresource = call.info.subresource.as_str();
         let transformed = |old: Option<&Value>| {
@@ -188,6 +186,8 @@ impl Registry {
             }
         };
         let made = || match object_meta::text(&applied, "uid") {
+            // What is there keeps its name; what is made must say it.
+            _ if unnamed => Err(object_meta::unnamed(name)),
             "" => transformed(None),
             uid => {
                 let why =
@@ -244,12 +244,7 @@ fn checked(
     if patched["kind"] != old["kind"] || patched["apiVersion"] != old["apiVersion"] {
         object_meta::set_type(&mut patched, served);
     }
-    let found = object_meta::text(&patched, "name");
-    if found != name {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({found}) does not match the name on the URL ({name})"
-        )));
-    }
+    object_meta::check_name(&patched, name)?;
     let uid = object_meta::text(&patched, "uid");
     if !uid.is_empty() && uid != object_meta::text(old, "uid") {
         // Not a precondition, as it is in a PUT. Upstream looks twice.

@@ -4,7 +4,12 @@
 
 use std::sync::Arc;
 
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use base64::{
+    DecodeError, Engine,
+    alphabet::URL_SAFE,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+    prelude::BASE64_URL_SAFE_NO_PAD,
+};
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -133,18 +138,20 @@ impl Continue {
     }
 
     fn decode(token: &str, prefix: &str) -> Result<Self, ApiError> {
-        let wrong = |why: &str| ApiError::bad_request(format!("continue key is not valid: {why}"));
-        let bytes = BASE64_URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|e| wrong(&e.to_string()))?;
-        let value: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(&e.to_string()))?;
-        if value["v"] != "meta.k8s.io/v1" {
-            return Err(wrong("server does not recognize this encoded version"));
+        let wrong =
+            |why: &str| ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+        let bytes = TOKEN_FORM.decode(token).map_err(|e| wrong(&base64_error(token, &e)))?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(&json_error(&bytes, &e)))?;
+        match value["v"].as_str().unwrap_or_default() {
+            "meta.k8s.io/v1" => {}
+            other => return Err(wrong(&format!("server does not recognize this encoded version {other}"))),
         }
-        let start =
-            value["start"].as_str().filter(|s| !s.is_empty()).ok_or_else(|| wrong("encoded start key empty"))?;
         let revision = match value["rv"].as_i64().unwrap_or(0) {
             0 => return Err(wrong("incorrect encoded start resourceVersion (version meta.k8s.io/v1)")),
             revision => Revision::try_from(revision).ok(),
         };
+        let start = value["start"].as_str().filter(|s| !s.is_empty());
+        let start = start.ok_or_else(|| wrong("encoded start key empty (version meta.k8s.io/v1)"))?;
         let start = start.strip_prefix('/').unwrap_or(start);
         let mut elements = start.split('/');
         // Names have no slash: a token of a list over all namespaces is for no other.
@@ -152,6 +159,38 @@ impl Continue {
             return Err(wrong(start));
         }
         Ok(Self { revision, start: format!("{prefix}{start}") })
+    }
+}
+
+/// As Go reads tokens: without padding, and whatever the last bits are.
+const TOKEN_FORM: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone)
+        .with_decode_allow_trailing_bits(true),
+);
+
+fn base64_error(token: &str, error: &DecodeError) -> String {
+    let at = match error {
+        DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => *at,
+        _ => token.len(),
+    };
+    format!("illegal base64 data at input byte {at}")
+}
+
+/// In Go's words, as far as they are about how a document begins.
+fn json_error(bytes: &[u8], error: &serde_json::Error) -> String {
+    match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        None => "unexpected end of JSON input".into(),
+        Some(first) if !matches!(first, b'{' | b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
+            let shown = match first {
+                b'\'' => "\\'".to_string(),
+                0x20..=0x7e => char::from(*first).to_string(),
+                other => format!("\\u{other:04x}"),
+            };
+            format!("invalid character '{shown}' looking for beginning of value")
+        }
+        Some(_) => error.to_string(),
     }
 }
 

@@ -12,6 +12,7 @@ use api::{
     ApiError,
     field::{ErrorList, Path},
     kinds::Handler,
+    schema::go_form,
 };
 
 use super::{Registry, managed, not_found_path, object_meta, options::WriteOptions, timestamp};
@@ -37,14 +38,14 @@ impl Registry {
         object_meta::set_type(&mut review, served);
         object_meta::metadata_mut(&mut review);
         object_meta::ensure_namespace(&mut review, served, &call.info.namespace)?;
+        if handler != Handler::Binding {
+            managed::track(served, None, &mut review, &options, "", self.cluster.env.now());
+        }
         if matches!(
             handler,
             Handler::SelfSubjectAccessReview | Handler::SubjectAccessReview | Handler::LocalSubjectAccessReview
         ) {
             validate_access(&review, handler)?;
-        }
-        if handler != Handler::Binding {
-            managed::track(served, None, &mut review, &options, "", self.cluster.env.now());
         }
         let status = match handler {
             Handler::SelfSubjectReview => {
@@ -195,12 +196,17 @@ fn validate_access(review: &Value, handler: Handler) -> Result<(), ApiError> {
     }
     let is_local = handler == Handler::LocalSubjectAccessReview;
     let mut metadata = review["metadata"].clone();
-    if let Some(fields) = metadata.as_object_mut().filter(|_| is_local) {
-        fields.remove("namespace");
+    if let Some(fields) = metadata.as_object_mut() {
+        fields.remove("managedFields");
+        if is_local {
+            fields.remove("namespace");
+        }
     }
     if metadata.as_object().is_some_and(|fields| !fields.is_empty()) {
         let why = if is_local { "must be empty except for namespace" } else { "must be empty" };
-        errors.invalid(&Path::new("metadata"), review["metadata"].clone(), why);
+        // The error names no kind by which its form would be known.
+        let shown = go_form::shown("authorization.k8s.io", "SubjectAccessReview", "metadata", &review["metadata"]);
+        errors.invalid_shown(&Path::new("metadata"), shown.unwrap_or_default(), why);
     }
     if is_local {
         if resource.is_object() && text(&resource["namespace"]) != text(&review["metadata"]["namespace"]) {

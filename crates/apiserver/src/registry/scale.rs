@@ -13,7 +13,7 @@ use super::{
     Registry, not_allowed_path, object_meta,
     options::WriteOptions,
     patch::PatchType,
-    update::{AdmissionView, Change, Transform},
+    update::{AdmissionView, Change, Transform, other_uid},
 };
 use crate::{
     discovery::served::Served,
@@ -62,14 +62,14 @@ impl Registry {
         let (_, object) = match call.info.verb {
             Verb::Update => {
                 let scale = self.decode_as(call, body, "autoscaling", "v1", "Scale")?;
-                check_name(&scale, &call.info.name)?;
+                object_meta::check_name(&scale, &call.info.name)?;
                 self.change_scale(call, served, &options, &|old| put(served, old, &scale)).await?
             }
             Verb::Patch => {
                 let kind = PatchType::from_call(call, served)?;
                 let transform = |old: &Value| {
                     let scale = patched(kind, &scale_of(served, old), body)?;
-                    check_name(&scale, &call.info.name)?;
+                    object_meta::check_name(&scale, &call.info.name)?;
                     put(served, old, &scale)
                 };
                 self.change_scale(call, served, &options, &transform).await?
@@ -102,18 +102,6 @@ impl Registry {
     }
 }
 
-fn check_name(scale: &Value, name: &str) -> Result<(), ApiError> {
-    match object_meta::text(scale, "name") {
-        "" => Err(ApiError::bad_request(format!(
-            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
-        ))),
-        found if found != name => Err(ApiError::bad_request(format!(
-            "the name of the object ({found}) does not match the name on the URL ({name})"
-        ))),
-        _ => Ok(()),
-    }
-}
-
 fn patched(kind: PatchType, scale: &Value, body: &[u8]) -> Result<Value, ApiError> {
     let schema = codec::builtin_schema();
     let document =
@@ -137,11 +125,7 @@ fn put(served: &Served, old: &Value, scale: &Value) -> Result<Value, ApiError> {
     };
     let uid = object_meta::text(scale, "uid");
     if !uid.is_empty() && uid != object_meta::text(old, "uid") {
-        let why = format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            object_meta::text(old, "uid")
-        );
-        return Err(ApiError::conflict(&served.group, &served.plural, name, &why));
+        return Err(other_uid(served, scale, old));
     }
     let mut new = old.clone();
     set_at(&mut new, &paths(served).spec, number.into());

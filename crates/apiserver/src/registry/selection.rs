@@ -28,6 +28,20 @@ pub struct Selection {
     hides_uninitialized: bool,
 }
 
+/// In the words of the kind: most have none of their own.
+fn unknown_field(served: &Served, field: &str) -> String {
+    match (served.group.as_str(), served.kind.as_str()) {
+        _ if served.custom.is_some() => format!("field label not supported: {field}"),
+        ("", "Pod" | "Node" | "ReplicationController" | "Event" | "Namespace" | "Secret" | "Service")
+        | ("events.k8s.io" | "certificates.k8s.io", _) => format!("field label not supported: {field}"),
+        ("batch", "Job") => format!("field label {field:?} not supported for Job"),
+        ("resource.k8s.io", "ResourceSlice") => {
+            format!("field label not supported for {}, Kind=ResourceSlice: {field}", served.api_version())
+        }
+        _ => format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""),
+    }
+}
+
 impl Selection {
     pub fn from_call(call: &Call, served: &Served) -> Result<Self, ApiError> {
         let wrong = |e: String| ApiError::bad_request(e);
@@ -38,12 +52,7 @@ impl Selection {
             let field = requirement.field.as_str();
             let common = field == "metadata.name" || (field == "metadata.namespace" && served.namespaced());
             if !common && !known.iter().any(|k| k == field) {
-                return Err(ApiError::bad_request(format!(
-                    "Unable to find {:?} that match label selector {:?}, field selector {:?}: field label not supported: {field}",
-                    format!("{}, Resource={}", served.api_version(), served.plural),
-                    call.query.get("labelSelector").unwrap_or_default(),
-                    call.query.get("fieldSelector").unwrap_or_default(),
-                )));
+                return Err(ApiError::bad_request(unknown_field(served, field)));
             }
         }
         let namespaced = served.namespaced() && !call.info.namespace.is_empty();

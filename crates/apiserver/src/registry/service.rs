@@ -260,6 +260,9 @@ impl Allocations {
 
     fn addresses(&self, service: &mut Value, held: &[Held], allocation: &mut Allocation) -> Result<(), ApiError> {
         let name = object_meta::text(service, "name").to_string();
+        if self.names_families_only(&mut service["spec"]) {
+            return Ok(());
+        }
         let families = self.families(service, &name)?;
         let spec = &mut service["spec"];
         let headless = spec["clusterIP"] == "None" || spec["clusterIPs"][0] == "None";
@@ -285,6 +288,29 @@ impl Allocations {
         spec["clusterIP"] = addresses.first().cloned().unwrap_or_default().into();
         spec["clusterIPs"] = json!(addresses);
         Ok(())
+    }
+
+    /// A headless Service that selects nothing: its endpoints may be of families that this cluster does not have.
+    fn names_families_only(&self, spec: &mut Value) -> bool {
+        let selects = spec["selector"].as_object().is_some_and(|selector| !selector.is_empty());
+        let several = spec["ipFamilies"].as_array().is_some_and(|families| families.len() > 1);
+        if spec["clusterIP"] != "None" || selects || (several && spec["ipFamilyPolicy"] == "SingleStack") {
+            return false;
+        }
+        if spec["ipFamilyPolicy"].is_null() {
+            spec["ipFamilyPolicy"] = "RequireDualStack".into();
+        }
+        let mut families = spec["ipFamilies"].as_array().cloned().unwrap_or_default();
+        if families.is_empty() {
+            families.extend(self.networks.first().map(|network| family(&network.addr()).into()));
+        }
+        if let ([one], true) = (&families[..], spec["ipFamilyPolicy"] != "SingleStack") {
+            let other = if *one == "IPv4" { "IPv6" } else { "IPv4" };
+            families.push(other.into());
+        }
+        spec["ipFamilies"] = families.into();
+        spec["clusterIPs"] = json!(["None"]);
+        true
     }
 
     /// The networks a Service gets addresses from, by its policy and families.

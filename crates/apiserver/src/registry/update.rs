@@ -13,7 +13,7 @@ use super::{
     Registry, Superseded, create::canonicalize, managed, namespace, object_meta, object_reply, options::WriteOptions,
 };
 use crate::{
-    admission::{Attributes, Operation},
+    admission::{Attributes, Operation, device_admin_access, expressions},
     authz::{self, Decision},
     discovery::served::{Served, StorageVersion},
     handlers::respond::Reply,
@@ -72,17 +72,7 @@ impl Registry {
         object_meta::set_type(&mut object, served);
         object_meta::ensure_namespace(&mut object, served, &call.info.namespace)?;
         let name = &call.info.name;
-        match object_meta::text(&object, "name") {
-            "" => {
-                object_meta::metadata_mut(&mut object).insert("name".into(), name.as_str().into());
-            }
-            found if found != name => {
-                return Err(ApiError::bad_request(format!(
-                    "the name of the object ({found}) does not match the name on the URL ({name})"
-                )));
-            }
-            _ => {}
-        }
+        object_meta::check_name(&object, name)?;
         let create = served.behavior.allow_create_on_update() && call.info.subresource.is_empty();
         let wanted = || Ok(object.clone());
         let change = Change {
@@ -120,7 +110,9 @@ impl Registry {
                         self.may_create(change).await?;
                         let mut object = wanted()?;
                         // A version of what is not there is none.
-                        object_meta::metadata_mut(&mut object).remove("resourceVersion");
+                        if !change.options.dry_run {
+                            object_meta::metadata_mut(&mut object).remove("resourceVersion");
+                        }
                         let made = self.create_object(change.call, served, object, change.options, change.apply);
                         Ok((StatusCode::CREATED, Box::pin(made).await?))
                     }
@@ -225,8 +217,7 @@ impl Registry {
     fn check_preconditions(&self, served: &Served, name: &str, new: &Value, old: &Value) -> Result<(), ApiError> {
         let (wanted, found) = (object_meta::text(new, "uid"), object_meta::text(old, "uid"));
         if !wanted.is_empty() && wanted != found {
-            let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
-            return Err(ApiError::conflict(&served.group, &served.plural, name, &why));
+            return Err(other_uid(served, new, old));
         }
         let (wanted, found) = (object_meta::text(new, "resourceVersion"), object_meta::text(old, "resourceVersion"));
         match wanted {
@@ -300,7 +291,10 @@ impl Registry {
             }
         }
         // A pod is not asked for anything else by being bound.
-        if behavior.has_generation() && !["status", "binding"].contains(&change.subresource) {
+        if behavior.has_generation()
+            && behavior.generation_grows()
+            && !["status", "binding"].contains(&change.subresource)
+        {
             let whole = change.served.custom.is_some() && !behavior.has_status();
             object_meta::bump_generation(new, old, whole, behavior.generation_metadata());
         }
@@ -308,7 +302,10 @@ impl Registry {
 
     /// Gives both back as they were.
     async fn validate_update(&self, change: &Change<'_>, new: Value, old: Value) -> Result<(Value, Value), ApiError> {
-        self.validate_kind(change, &new, &old)?;
+        let served = change.served;
+        let errors =
+            device_admin_access::errors(&self.cluster, &served.resource, change.subresource, &new, &old).await?;
+        self.validate_kind(change, &new, &old, errors)?;
         if !self.admission.has_validators() {
             return Ok((new, old));
         }
@@ -330,9 +327,14 @@ impl Registry {
         Ok((attributes.object, attributes.old))
     }
 
-    fn validate_kind(&self, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), ApiError> {
+    fn validate_kind(
+        &self,
+        change: &Change<'_>,
+        new: &Value,
+        old: &Value,
+        mut errors: ErrorList,
+    ) -> Result<(), ApiError> {
         let served = change.served;
-        let mut errors = ErrorList::new();
         api::kinds::metadata::validate_update(new, old, &mut errors);
         match change.subresource {
             "" => {
@@ -340,6 +342,8 @@ impl Registry {
                 if crate::crd::is_definition(served) && new["spec"] != old["spec"] {
                     crate::crd::validate_rules(new, &mut errors);
                 }
+                let set = self.cluster.served.current();
+                errors.put_expressions(expressions::errors(&set, &served.resource, new, old));
             }
             "status" => served.behavior.validate_status_update(new, old, &mut errors),
             other => served.behavior.validate_subresource_update(other, new, old, &mut errors),
@@ -352,6 +356,20 @@ impl Registry {
         }
         Ok(())
     }
+}
+
+/// What is to be changed is another object of that name, in the words of upstream's storage.
+pub(super) fn other_uid(served: &Served, wanted: &Value, old: &Value) -> ApiError {
+    let (namespace, name) = (object_meta::text(old, "namespace"), object_meta::text(old, "name"));
+    let key = served.key(namespace, name);
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID \
+         in precondition: {}, UID in object meta: {}",
+        key.strip_prefix(storage::ROOT).unwrap_or(&key),
+        object_meta::text(wanted, "uid"),
+        object_meta::text(old, "uid"),
+    );
+    ApiError::conflict(&served.group, &served.plural, name, &why)
 }
 
 /// Whether it was stored before its kind got another storage version: then a write that changes nothing is written.

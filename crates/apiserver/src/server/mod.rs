@@ -10,4 +10,5 @@ pub(crate) mod loopback;
 pub(crate) mod pipeline;
 pub(crate) mod reload;
 mod reload_events;
+mod startup;
 pub(crate) mod write_health;

@@ -15,23 +15,15 @@ use http_body::Body as _;
 use parking_lot::Mutex;
 use tracing::Instrument;
 
-use api::{
-    ApiError, Reason, Verb,
-    feature_gates::{INITIALIZERS, MUTATING_ADMISSION_POLICY},
-};
+use api::{ApiError, Reason, Verb, feature_gates::INITIALIZERS};
 use env::Env;
-use store::Store;
 
 use crate::{
-    admission, aggregator,
+    aggregator,
     audit::{self, Audit, PeerAddress, Stage},
-    authn::{
-        self, Credentials, User,
-        service_account::{Keys, ServiceAccountTokens},
-    },
+    authn::{self, Credentials, User},
     authz::{self, Decision},
     discovery,
-    discovery::served::ServedResources,
     filters::{
         in_flight::{Counted, InFlight, Seat},
         request_log,
@@ -41,22 +33,17 @@ use crate::{
         console, debug, negotiate, not_found,
         respond::{self, ObjectStream, Reply, TotalBytes},
     },
-    metrics::{self, Authentication, Labels, Measured, Metrics},
-    metrics_api, openapi, post_start_hooks,
-    registry::{Allocations, Registry, not_found_path},
+    metrics::{self, Authentication, Labels, Metrics},
+    metrics_api, openapi,
+    registry::{Registry, not_allowed_path, not_found_path},
     request::{
         body::{self, Body},
         call::{Call, InProcess},
         query::Query,
         request_info::RequestInfo,
     },
-    server::{config::Config, health, loopback::Loopback, reload::ReloadMetrics, reload_events},
-    storage::{
-        self,
-        cluster::Cluster,
-        encryption::EncryptedStore,
-        watch_cache::{WatchCache, store_error},
-    },
+    server::{config::Config, health},
+    storage::cluster::Cluster,
 };
 
 const AUDIT_ID_HEADER: &str = "audit-id";
@@ -76,11 +63,11 @@ pub struct ApiServer {
     /// The page at `/console/`, where there is one.
     pub console: console::Console,
     pub(super) authentication: Arc<authn::Chain>,
-    authorizer: Arc<authz::Chain>,
+    pub(super) authorizer: Arc<authz::Chain>,
     pub(crate) in_flight: InFlight,
     pub(crate) flow_control: Arc<FlowControl>,
-    audit: Option<Arc<Audit>>,
-    env: Env,
+    pub(super) audit: Option<Arc<Audit>>,
+    pub(super) env: Env,
 }
 
 /// A place among the requests that are handled at once; some need none.
@@ -101,116 +88,6 @@ impl ApiServer {
     /// Shows what another part of this process counts at `/metrics`, too. Its families must be its own.
     pub fn show_metrics(&self, of: ::metrics::Metrics) {
         self.metrics.also(of);
-    }
-
-    /// Loads the cache, writes what every cluster has, and is then ready to serve.
-    pub fn new(config: Config, store: Arc<dyn Store>, env: Env) -> BoxFuture<'static, Result<Arc<Self>, ApiError>> {
-        Box::pin(Self::load(config, store, env))
-    }
-
-    async fn load(config: Config, store: Arc<dyn Store>, env: Env) -> Result<Arc<Self>, ApiError> {
-        let config = Arc::new(config);
-        let limits = config.limits.watch_cache.clone();
-        let metrics = Arc::new(Metrics::default());
-        let audit = Audit::new(&config.audit, &metrics.audit, &env).map_err(ApiError::internal)?;
-        let operations = metrics.operations.clone();
-        let health = health::Health::default();
-        let writes = health.writes.clone();
-        let reloads = ReloadMetrics::new(&format!("{}:{}", config.advertise_address, config.port));
-        metrics.also(reloads.metrics.clone());
-        let store: Arc<dyn Store> = Arc::new(Measured { inner: store, operations, writes, env: env.clone() });
-        let media = config.media_type_in(store.is_shared());
-        let encrypted = EncryptedStore::new(config.encryption_providers.as_ref(), media, store, &env, &reloads).await;
-        let encrypted = encrypted.map_err(ApiError::internal)?;
-        let store: Arc<dyn Store> = encrypted.clone();
-        if store.get(storage::UNFINISHED_MIGRATION).await.map_err(store_error)?.is_some() {
-            let what = "the store holds a half-done migration: finish it with `minke store migrate`";
-            return Err(ApiError::internal(what));
-        }
-        let moved = storage::migrate_keys(&*store).await.map_err(store_error)?;
-        if moved > 0 {
-            tracing::info!(moved, "moved objects from the keys of an older version");
-        }
-        let cache = WatchCache::start(store.clone(), limits, env.clone()).await.map_err(store_error)?;
-        // Without these the server would let through what they forbid.
-        for resource in api::kinds::builtin().iter().filter(|r| r.group == "admissionregistration.k8s.io") {
-            encrypted.check_prefix(&storage::prefix(resource))?;
-        }
-        let gated = api::kinds::gated().iter().filter(|(gate, _)| match *gate {
-            MUTATING_ADMISSION_POLICY => admission::mutates_by_policy(&config),
-            gate => config.feature_gates.enabled(gate),
-        });
-        let gated = gated.map(|(_, resource)| resource.clone()).collect();
-        let served = ServedResources::of(gated, |resource| config.runtime_config.serves_resource(resource));
-        let cluster = Arc::new(Cluster { env: env.clone(), store, encrypted, cache, served });
-        metrics.also(metrics::feature_gates(&config.feature_gates));
-        let keys = Arc::new(Keys::new(&config.service_accounts).map_err(ApiError::internal)?);
-        let tokens = Arc::new(ServiceAccountTokens::new(keys, cluster.clone()));
-        metrics.also(tokens.metrics.clone());
-        let authentication = authn::chain(&config, &cluster, tokens.clone(), &reloads).map_err(ApiError::internal)?;
-        let authentication = Arc::new(authentication);
-        let authorizer = Arc::new(authz::chain(&config, &cluster, &reloads).map_err(ApiError::internal)?);
-        let loopback = Loopback::default();
-        metrics.also_shown_by({
-            let decisions = authorizer.decisions.clone();
-            move |out| decisions.render(out)
-        });
-        let admission = admission::Chain::new(&config, &cluster, &authorizer, &loopback).map_err(ApiError::internal)?;
-        metrics.also(admission.metrics.clone());
-        metrics.also_shown_by({
-            let durations = admission.durations.clone();
-            move |out| durations.render(out)
-        });
-        let flow_control = FlowControl::new(&config.limits, &cluster);
-        let registry = Registry {
-            watches: flow_control.watches.clone(),
-            allocations: Allocations::new(&config, &cluster),
-            admission,
-            authorizer: authorizer.clone(),
-            authentication: authentication.clone(),
-            tokens,
-            cluster: cluster.clone(),
-            config: config.clone(),
-            metrics: metrics.clone(),
-        };
-        let server = Arc::new(Self {
-            in_flight: InFlight::new(&config.limits),
-            flow_control,
-            audit,
-            metrics,
-            health,
-            openapi: openapi::Documents::default(),
-            extensions: aggregator::Extensions::default(),
-            metrics_api: metrics_api::MetricsApi::default(),
-            debug: debug::DebugHandlers::default(),
-            console: console::Console::default(),
-            registry,
-            authentication,
-            authorizer,
-            cluster,
-            config,
-            env,
-        });
-        loopback.connect(&server);
-        server.load_what_was_unreadable();
-        reload_events::start(&server, reloads.failures());
-        post_start_hooks::start(&server).await?;
-        server.registry.resume_initializers();
-        if server.config.limits.priority_and_fairness {
-            server.flow_control.start();
-        }
-        server.health.bootstrapped();
-        Ok(server)
-    }
-
-    /// What can't be decrypted is no part of the cache: all is loaded again once it can.
-    fn load_what_was_unreadable(&self) {
-        let cache = Arc::downgrade(&self.cluster.cache);
-        self.cluster.encrypted.on_recovery(move || {
-            if let Some(cache) = cache.upgrade() {
-                cache.reload();
-            }
-        });
     }
 
     pub fn ready(&self) -> bool {
@@ -535,6 +412,9 @@ impl ApiServer {
     async fn serve_path(self: &Arc<Self>, call: &Call) -> Result<Reply, ApiError> {
         let path = call.info.path.trim_end_matches('/');
         let first = path.split('/').nth(1).unwrap_or_default();
+        if call.method != http::Method::GET && call.method != http::Method::HEAD && is_route(path) {
+            return Err(not_allowed_path());
+        }
         match first {
             "api" | "apis" => discovery::serve(self, call),
             "openapi" => openapi::serve(self, call).await,
@@ -569,6 +449,15 @@ impl ApiServer {
         request.headers_mut().entry(header::USER_AGENT).or_insert(HeaderValue::from_static("minke"));
         request
     }
+}
+
+/// Whether upstream's router knows the path, with the methods that read; what is beside it takes any method.
+fn is_route(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    matches!(
+        parts[..],
+        ["version" | "api"] | ["api", _] | ["apis", _, _] | [".well-known", _] | ["openid", "v1", "jwks"]
+    )
 }
 
 /// The last stages of a record. What goes on after the answer has begun completes it when it ends.

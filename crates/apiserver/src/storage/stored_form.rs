@@ -154,10 +154,7 @@ fn from_protobuf(resource: Option<&std::sync::Arc<Resource>>, stored: &[u8]) -> 
 }
 
 fn served_type(resource: &Resource) -> Option<(&'static schema::Schema, schema::TypeId)> {
-    let find = |schema: &'static schema::Schema| {
-        schema.find_kind(&resource.group, &resource.version, &resource.kind).map(|id| (schema, id))
-    };
-    find(schema::builtin()).or_else(|| find(schema::with_unserved()))
+    schema::find_built_in(&resource.group, &resource.version, &resource.kind)
 }
 
 fn has_protobuf(resource: &Resource) -> bool {

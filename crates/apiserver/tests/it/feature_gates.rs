@@ -2,16 +2,22 @@
 
 use std::sync::Arc;
 
-use api::{WatchKind, feature_gates::FeatureGates};
+use api::{
+    WatchKind,
+    codec::{self, ContentType, protobuf::read_watch_frame},
+    feature_gates::FeatureGates,
+};
 use apiserver::{Config, config::RuntimeConfig};
 use env::Env;
 use futures::StreamExt;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use store::MemoryStore;
 
 use crate::harness::{Server, server_on};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicybindings";
 const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1alpha1/initializerconfigurations";
 
 async fn start(configure: impl FnOnce(&mut Config)) -> Server {
@@ -46,6 +52,74 @@ async fn groups_are_hidden_and_gates_are_shown() {
     ] {
         assert!(text.contains(line), "{line}");
     }
+}
+
+/// Go's clients speak protobuf to every kind that is built in.
+#[tokio::test(flavor = "multi_thread")]
+async fn kinds_of_gates_speak_protobuf() {
+    let s = start(|config| {
+        config.feature_gates = FeatureGates::parse(["MutatingAdmissionPolicy=true"]).unwrap();
+        config.runtime_config = RuntimeConfig::parse(["admissionregistration.k8s.io/v1beta1=true"]).unwrap();
+    })
+    .await;
+    let binding = json!({ "apiVersion": "admissionregistration.k8s.io/v1beta1", "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": { "name": "ours" }, "spec": { "policyName": "p" } });
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    let decoded = |bytes: &[u8]| codec::decode(bytes, ContentType::Protobuf, None).unwrap().value;
+    let body = codec::encode(&binding, ContentType::Protobuf).unwrap();
+    let made = s.send("POST", BINDINGS, &[("accept", protobuf), ("content-type", protobuf)], body).await;
+    assert_eq!((made.code, &decoded(&made.bytes)["spec"]), (201, &binding["spec"]));
+    let list = s.send("GET", BINDINGS, &[("accept", protobuf)], Vec::new()).await;
+    assert_eq!(decoded(&list.bytes)["items"][0]["spec"], binding["spec"]);
+
+    // What an informer asks: everything there is, and the bookmark that says so.
+    let query = "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
+    let watch = s.raw("GET", &format!("{BINDINGS}?{query}"), &[("accept", protobuf)], Vec::new()).await;
+    let mut body = watch.into_body().into_data_stream();
+    let (mut events, mut read) = (Vec::new(), Vec::new());
+    while events.len() < 2 {
+        let more = env::timeout(std::time::Duration::from_secs(60), body.next()).await;
+        read.extend_from_slice(&more.expect("a frame in time").expect("a frame").unwrap());
+        while let Some((kind, object, used)) = read_watch_frame(&read).unwrap() {
+            events.push((kind, decoded(object)));
+            read.drain(..used);
+        }
+    }
+    assert_eq!((&*events[0].0, &events[0].1["metadata"]["name"]), ("ADDED", &json!("ours")));
+    let annotations = &events[1].1["metadata"]["annotations"];
+    assert_eq!((&*events[1].0, &annotations["k8s.io/initial-events-end"]), ("BOOKMARK", &json!("true")));
+}
+
+#[tokio::test]
+async fn initializers_have_no_protobuf_form() {
+    let s = configured(json!([])).await;
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    assert_eq!(s.send("GET", CONFIGURATIONS, &[("accept", protobuf)], Vec::new()).await.code, 406);
+    let accept = format!("{protobuf},application/json");
+    let second = s.send("GET", CONFIGURATIONS, &[("accept", &accept)], Vec::new()).await;
+    assert_eq!((second.code, &second.headers["content-type"]), (200, &"application/json".parse().unwrap()));
+}
+
+#[tokio::test]
+async fn mutating_policies_are_served_in_the_alpha_version_where_it_is_on() {
+    let s = start(|config| {
+        config.feature_gates = FeatureGates::parse(["MutatingAdmissionPolicy=true"]).unwrap();
+        config.runtime_config = RuntimeConfig::parse([
+            "admissionregistration.k8s.io/v1alpha1=true",
+            "admissionregistration.k8s.io/v1beta1=true",
+        ])
+        .unwrap();
+    })
+    .await;
+    let alpha = BINDINGS.replace("v1beta1", "v1alpha1");
+    let binding = json!({ "metadata": { "name": "ours" }, "spec": { "policyName": "p" } });
+    let made = s.post(&alpha, binding.clone()).await.expect(201);
+    assert_eq!(made["apiVersion"], "admissionregistration.k8s.io/v1alpha1");
+    let beta = s.get(&format!("{BINDINGS}/ours")).await.expect(200);
+    assert_eq!(
+        (&beta["apiVersion"], &beta["spec"]),
+        (&json!("admissionregistration.k8s.io/v1beta1"), &binding["spec"])
+    );
 }
 
 fn initializer(name: &str, policy: &str, seconds: u64) -> Value {

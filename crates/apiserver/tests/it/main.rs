@@ -52,5 +52,7 @@ mod subresources;
 mod system_roots;
 mod upstream_answers;
 mod upstream_etcd;
+mod upstream_objects;
+mod upstream_refusals;
 mod watches;
 mod writes;

@@ -10,8 +10,6 @@ use crate::harness::*;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const ALL: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 const STREAMS: &str = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
-const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, \
-                       application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 fn content_type(answer: &Answer) -> &str {
     answer.headers["content-type"].to_str().unwrap()
@@ -23,20 +21,26 @@ async fn what_is_not_accepted_is_refused_in_upstreams_words() {
     s.create_config_map("a").await.expect(201);
     let one = format!("{MAPS}/a");
     let watch = format!("{MAPS}?watch=1");
-    for (path, accept, accepted) in [
-        (MAPS, "text/html", ALL),
-        (&one, "application/cbor", ALL),
-        (&one, "application/json;as=Sausage;g=meta.k8s.io;v=v1", ALL),
-        (&one, "application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1", ALL),
-        (&watch, "text/html", ALL),
-        (&watch, "application/json;stream=other", ALL),
+    // No route answers with a type that upstream does not have; what has one is refused by its handler.
+    let no_route = |types: &str| format!("406: Not Acceptable\n\nAvailable representations: {types}");
+    let lists = no_route(&format!("{ALL}, {STREAMS}"));
+    let refusal = format!("only the following media types are accepted: {ALL}");
+    for (path, accept, message) in [
+        (MAPS, "text/html", &lists),
+        (&one, "application/cbor", &no_route(ALL)),
+        (&one, "application/json;as=Sausage;g=meta.k8s.io;v=v1", &refusal),
+        (&one, "application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1", &refusal),
+        (&watch, "text/html", &lists),
+        (&watch, "application/json;stream=other", &refusal),
     ] {
         let refused = s.send("GET", path, &[("accept", accept)], Vec::new()).await;
-        let message = format!("only the following media types are accepted: {accepted}");
-        let status = json!({
+        let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
             "reason": "NotAcceptable", "code": 406,
         });
+        if message.starts_with("406") {
+            status["details"] = json!({});
+        }
         assert_eq!(
             (refused.code, content_type(&refused), &refused.value),
             (406, "application/json", &status),
@@ -57,19 +61,18 @@ async fn what_is_not_accepted_is_refused_in_upstreams_words() {
     let missing = s.send("GET", &format!("{MAPS}/none"), &[("accept", "application/yaml")], Vec::new()).await;
     assert_eq!((missing.code, content_type(&missing)), (404, "application/yaml"));
 
-    for (method, content, accepted) in [
-        ("POST", "text/plain", ALL),
-        ("POST", "application/json, text/plain", ALL),
-        ("PATCH", "application/json", PATCHES),
-        ("PATCH", "", PATCHES),
+    let unknown = format!("the body of the request was in an unknown format - accepted media types include: {ALL}");
+    for (method, content, message) in [
+        ("POST", "text/plain", unknown.as_str()),
+        ("POST", "application/json, text/plain", &unknown),
+        ("PATCH", "application/json", "415: Unsupported Media Type"),
+        ("PATCH", "", "415: Unsupported Media Type"),
     ] {
         let path = if method == "POST" { MAPS } else { &one };
         let headers = [("content-type", content)];
         let headers = if content.is_empty() { &[][..] } else { &headers[..] };
         let refused = s.send(method, path, headers, config_map("c").to_string().into_bytes()).await;
-        let message =
-            format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
-        refused.refused(415, "UnsupportedMediaType", &message);
+        refused.refused(415, "UnsupportedMediaType", message);
     }
 }
 

@@ -94,13 +94,17 @@ impl Session {
         }
     }
 
+    /// The resource that `argument` names; the server is asked again where the cache has none.
+    pub async fn resource_if_any(&self, argument: &str) -> Result<Option<Rc<ApiResource>>> {
+        if let Some(found) = self.discovery().await?.find(argument) {
+            return Ok(Some(found));
+        }
+        Ok(self.rediscovered().await?.find(argument))
+    }
+
     /// The resource that `argument` names.
     pub async fn resource(&self, argument: &str) -> Result<Rc<ApiResource>> {
-        if let Some(found) = self.discovery().await?.find(argument) {
-            self.warn_of_others(&*self.discovery().await?, argument, &found);
-            return Ok(found);
-        }
-        if let Some(found) = self.rediscovered().await?.find(argument) {
+        if let Some(found) = self.resource_if_any(argument).await? {
             self.warn_of_others(&*self.discovery().await?, argument, &found);
             return Ok(found);
         }
@@ -164,6 +168,25 @@ mod tests {
             ],
             ..Discovery::default()
         }
+    }
+
+    /// What a file remembers is not the last word on what there is.
+    #[tokio::test]
+    async fn a_word_that_the_cache_lacks_is_asked_for() {
+        let output = crate::output::Output::to(std::io::sink(), std::io::sink());
+        let server = Rc::new(crate::fake::FakeServer::of_pods());
+        let session =
+            Session::with_transport(output, &crate::command::globals_of(&[]), env::Env::real(), server.clone());
+        *session.discovery.borrow_mut() = Some(Rc::new(Discovery::default()));
+        let check = async |word: &str, wanted: Option<&str>, asked: usize| {
+            let found = session.resource_if_any(word).await.unwrap_or_else(|failure| panic!("{}", failure.text()));
+            assert_eq!(found.map(|r| r.name.clone()).as_deref(), wanted, "{word}");
+            let asked_now = server.asked.borrow().iter().filter(|(line, _)| line == "GET /apis").count();
+            assert_eq!(asked_now, asked, "{word}");
+        };
+        check("nope", None, 1).await;
+        check("pods", Some("pods"), 1).await;
+        check("nope", None, 1).await;
     }
 
     #[test]

@@ -4,7 +4,10 @@
 
 pub mod exec;
 pub mod oidc;
+mod prompt;
 pub mod resolve;
+mod schema;
+mod validation;
 
 use std::path::{Path, PathBuf};
 
@@ -92,6 +95,9 @@ impl Places {
     }
 }
 
+/// Where Go's reader of these files keeps the kinds it knows.
+const SCHEME: &str = "k8s.io/client-go/tools/clientcmd/api/latest/latest.go:50";
+
 /// What is in base64.
 const DATA_FIELDS: [(&str, &str, &str); 3] = [
     ("clusters", "cluster", "certificate-authority-data"),
@@ -150,6 +156,9 @@ impl Config {
                 "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
             ));
         }
+        if let Some(why) = schema::mismatch(&value) {
+            return Err(why);
+        }
         for (list, inner, field) in DATA_FIELDS {
             for item in value[list].as_array().into_iter().flatten() {
                 item[inner][field].as_str().map_or(Ok(Vec::new()), from_base64)?;
@@ -158,9 +167,7 @@ impl Config {
         let kind = value["kind"].as_str().unwrap_or("Config");
         let version = value["apiVersion"].as_str().unwrap_or("v1");
         if kind != "Config" || version != "v1" {
-            return Err(format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:110\""
-            ));
+            return Err(format!("no kind {kind:?} is registered for version {version:?} in scheme {SCHEME:?}"));
         }
         let entries = |list: &str, field: &str| -> Vec<Entry> {
             let mut found: Vec<Entry> = Vec::new();
@@ -213,20 +220,20 @@ impl Config {
 
     /// As a file says it: sorted by name.
     pub fn to_value(&self) -> Value {
-        let list = |entries: &[Entry], field: &str| -> Value {
+        let list = |entries: &[Entry], field: &str, of: &schema::Struct| -> Value {
             if entries.is_empty() {
                 return Value::Null;
             }
             let mut sorted: Vec<&Entry> = entries.iter().collect();
             sorted.sort_by(|a, b| a.name.cmp(&b.name));
-            sorted.into_iter().map(|e| json!({"name": e.name, field: e.value})).collect()
+            sorted.into_iter().map(|e| json!({"name": e.name, field: of.shaped(&e.value)})).collect()
         };
         let mut value = json!({
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": list(&self.clusters, "cluster"),
-            "contexts": list(&self.contexts, "context"),
-            "users": list(&self.users, "user"),
+            "clusters": list(&self.clusters, "cluster", &schema::CLUSTER),
+            "contexts": list(&self.contexts, "context", &schema::CONTEXT),
+            "users": list(&self.users, "user", &schema::USER),
             "current-context": self.current_context,
         });
         if self.preferences.as_object().is_some_and(|p| !p.is_empty()) {
@@ -292,7 +299,9 @@ mod tests {
         let foreign = Config::parse("apiVersion: v-1\nkind: Config\n", Path::new("/x/3"));
         assert_eq!(
             foreign.err().as_deref(),
-            Some("no kind \"Config\" is registered for version \"v-1\" in scheme \"pkg/runtime/scheme.go:110\"")
+            Some(
+                "no kind \"Config\" is registered for version \"v-1\" in scheme \"k8s.io/client-go/tools/clientcmd/api/latest/latest.go:50\""
+            )
         );
         assert_eq!(merged.cluster("two").map(|e| e.file.clone()), Some(PathBuf::from("/x/2")));
     }

@@ -9,11 +9,12 @@ use http::{HeaderName, HeaderValue, header};
 use rustls::sign::CertifiedKey;
 use serde_json::Value;
 
-use super::{Config, Entry, Places, exec, from_base64, oidc};
+use super::{Config, Entry, Places, exec, from_base64, oidc, prompt, validation};
 use crate::{
-    failure::{Failure, Result},
+    failure::{Failure, Result, go_error},
     flags::Matches,
     kuberc::plugin_policy::PluginPolicy,
+    output::Output,
     rest::connect::Connection,
 };
 
@@ -44,14 +45,15 @@ pub fn choose(config: &Config, matches: &Matches) -> Result<Resolved> {
         matches.opt(flag).map_or_else(|| context.value[field].as_str().unwrap_or_default().to_string(), str::to_string)
     };
     let (cluster_name, user_name) = (named("cluster", "cluster"), named("user", "user"));
+    // What a context names and no file has is as if it named none; what a flag names must be there.
     let cluster = match config.cluster(&cluster_name) {
         Some(cluster) => cluster.clone(),
-        None if cluster_name.is_empty() => nothing(),
+        None if matches.opt("cluster").is_none() => nothing(),
         None => return Err(Failure::message(format!("no server found for cluster {cluster_name:?}"))),
     };
     let user = match config.user(&user_name) {
         Some(user) => user.clone(),
-        None if user_name.is_empty() => nothing(),
+        None if matches.opt("user").is_none() => Entry { name: user_name, ..nothing() },
         None => return Err(Failure::message(format!("auth info {user_name:?} does not exist"))),
     };
     Ok(Resolved { context: context.value, cluster, user })
@@ -64,7 +66,9 @@ pub fn namespace(config: &Config, matches: &Matches) -> Result<(String, bool)> {
     }
     let name = matches.opt("context").unwrap_or(&config.current_context);
     if !name.is_empty() && config.context(name).is_none() {
-        return Err(invalid(&[format!("context was not found for specified context: {name}")]));
+        return Err(Failure::Plain(format!(
+            "Error in configuration: context was not found for specified context: {name}"
+        )));
     }
     let resolved = choose(config, matches)?;
     let of_context = resolved.context["namespace"].as_str().unwrap_or_default();
@@ -90,28 +94,16 @@ fn beside(entry: &Entry, path: &str) -> std::path::PathBuf {
     entry.file.parent().unwrap_or(Path::new("")).join(path)
 }
 
-fn invalid(problems: &[String]) -> Failure {
-    match problems {
-        [one] => Failure::Plain(format!("Error in configuration: {one}")),
-        many => Failure::Plain(format!("Error in configuration: \n* {}", many.join("\n* "))),
-    }
-}
-
 /// Bytes of `field-data`, or of the file that `field` names.
-fn material(entry: &Entry, field: &str, what: &str, whose: &str) -> Result<Option<Vec<u8>>> {
+fn material(entry: &Entry, field: &str, what: &str) -> Result<Option<Vec<u8>>> {
     if let Some(data) = entry.value[format!("{field}-data")].as_str().filter(|d| !d.is_empty()) {
         return from_base64(data).map(Some).map_err(Failure::Message);
     }
     let Some(path) = entry.value[field].as_str().filter(|p| !p.is_empty()) else { return Ok(None) };
     let path = beside(entry, path);
     std::fs::read(&path).map(Some).map_err(|e| {
-        let why = match e.kind() {
-            std::io::ErrorKind::NotFound => "no such file or directory".to_string(),
-            std::io::ErrorKind::PermissionDenied => "permission denied".to_string(),
-            _ => e.to_string(),
-        };
-        let path = path.display();
-        invalid(&[format!("unable to read {what} {path} for {} due to open {path}: {why}", whose.trim())])
+        let (path, why) = (path.display(), go_error(&e));
+        Failure::message(format!("unable to read {what} {path} for {} due to open {path}: {why}", entry.name))
     })
 }
 
@@ -139,6 +131,7 @@ pub async fn connection(
     config: &Config,
     matches: &Matches,
     plugins: &PluginPolicy,
+    output: &Output,
     env: &env::Env,
 ) -> Result<Connection> {
     let resolved = choose(config, matches)?;
@@ -172,17 +165,15 @@ pub async fn connection(
             user.value["tokenFile"] = POD_TOKEN.into();
         }
     }
+    validation::usable(&user, &cluster)?;
     let insecure = cluster.value["insecure-skip-tls-verify"].as_bool().unwrap_or(false);
-    let ca = material(&cluster, "certificate-authority", "certificate-authority", &cluster.name)?.unwrap_or_default();
+    let ca = material(&cluster, "certificate-authority", "certificate-authority")?.unwrap_or_default();
     if insecure && !ca.is_empty() {
         return Err(Failure::message("specifying a root certificates file with the insecure flag is not allowed"));
     }
     let has_certificate =
         ["client-certificate", "client-certificate-data"].iter().any(|field| user.value[*field].is_string());
     let server = match cluster.value["server"].as_str().unwrap_or_default() {
-        "" if !cluster.name.is_empty() => {
-            return Err(invalid(&[format!("no server found for cluster {:?}", cluster.name)]));
-        }
         "" => "http://localhost:8080".to_string(),
         server => server_address(server, insecure || has_certificate || !ca.is_empty()),
     };
@@ -193,7 +184,7 @@ pub async fn connection(
         true => {
             let files = if matches.has("filename") { matches.list("filename") } else { Vec::new() };
             let stdin_in_use = files.iter().chain(&matches.args).any(|word| word == "-");
-            let place = Place { server: &server, ca: &ca, stdin_in_use, plugins };
+            let place = Place { server: &server, ca: &ca, stdin_in_use, plugins, output };
             credentials(places, &user, &cluster, place, env, &mut headers).await?
         }
         false => None,
@@ -204,6 +195,7 @@ pub async fn connection(
         certificate_authority: ca,
         insecure_skip_tls_verify: insecure,
         tls_server_name: cluster.value["tls-server-name"].as_str().filter(|n| !n.is_empty()).map(str::to_string),
+        proxy_url: cluster.value["proxy-url"].as_str().filter(|url| !url.is_empty()).map(str::to_string),
         certificate,
         headers,
     })
@@ -215,6 +207,7 @@ struct Place<'a> {
     ca: &'a [u8],
     stdin_in_use: bool,
     plugins: &'a PluginPolicy,
+    output: &'a Output,
 }
 
 /// Adds the Authorization header; the client certificate, if that is how the user proves who it is.
@@ -226,9 +219,8 @@ async fn credentials(
     env: &env::Env,
     headers: &mut Vec<(HeaderName, HeaderValue)>,
 ) -> Result<Option<Arc<CertifiedKey>>> {
-    let whose = &user.name;
-    let mut chain = material(user, "client-certificate", "client-cert", whose)?;
-    let mut key = material(user, "client-key", "client-key", whose)?;
+    let mut chain = material(user, "client-certificate", "client-cert")?;
+    let mut key = material(user, "client-key", "client-key")?;
     let mut token = token(user)?;
     let named = user.value["username"].as_str().is_some_and(|name| !name.is_empty());
     if token.is_none() && chain.is_none() && !named && user.value["exec"].is_object() {
@@ -238,14 +230,27 @@ async fn credentials(
         chain = credential.certificate_pem.or(chain);
         key = credential.key_pem.or(key);
     }
-    if token.is_none() && user.value["auth-provider"]["name"] == "oidc" {
-        token = Some(oidc::id_token(places, user, env).await?);
+    if user.value["auth-provider"].is_object() {
+        let name = user.value["auth-provider"]["name"].as_str().unwrap_or_default();
+        match (name, token.is_none()) {
+            ("oidc", true) => token = Some(oidc::id_token(places, user, env).await?),
+            ("oidc", false) => {}
+            (other, _) => return Err(Failure::message(no_provider(other))),
+        }
     }
-    match (token, user.value["username"].as_str().filter(|u| !u.is_empty())) {
+    let mut basic = named.then(|| {
+        let text = |field: &str| user.value[field].as_str().unwrap_or_default().to_string();
+        (text("username"), text("password"))
+    });
+    let asked_elsewhere = user.value["exec"].is_object() || user.value["auth-provider"].is_object();
+    if token.is_none() && chain.is_none() && basic.is_none() && !asked_elsewhere {
+        basic = Some(prompt::name_and_password(place.output)?);
+    }
+    match (token, basic) {
         (Some(token), _) => add(headers, "authorization", &format!("Bearer {token}"))?,
-        (None, Some(name)) => {
-            let pair = format!("{name}:{}", user.value["password"].as_str().unwrap_or_default());
-            add(headers, "authorization", &format!("Basic {}", BASE64_STANDARD.encode(pair)))?;
+        (None, Some((name, password))) => {
+            let pair = BASE64_STANDARD.encode(format!("{name}:{password}"));
+            add(headers, "authorization", &format!("Basic {pair}"))?;
         }
         (None, None) => {}
     }
@@ -253,11 +258,26 @@ async fn credentials(
         (Some(chain), Some(key)) => client::certified_key(&chain, &key)
             .map(|key| Some(Arc::new(key)))
             .map_err(|e| Failure::message(format!("tls: failed to find any PEM data in certificate input: {e}"))),
-        (Some(_), None) => Err(invalid(&[format!(
-            "client-key-data or client-key must be specified for {whose} to use the clientCert authentication method."
-        )])),
         _ => Ok(None),
     }
+}
+
+/// Providers that kubectl once had say what came after them.
+fn no_provider(name: &str) -> String {
+    let (plugin, page) = match name {
+        "gcp" => (
+            "\"gke-gcloud-auth-plugin\"",
+            "https://cloud.google.com/blog/products/containers-kubernetes/kubectl-auth-changes-in-gke",
+        ),
+        "azure" => (
+            "https://github.com/Azure/kubelogin",
+            "https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins",
+        ),
+        other => return format!("no Auth Provider found for name {other:?}"),
+    };
+    format!(
+        "The {name} auth plugin has been removed.\nPlease use the {plugin} kubectl/client-go credential plugin instead.\nSee {page} for further details"
+    )
 }
 
 pub fn user_agent() -> String {
@@ -304,7 +324,7 @@ fn token(user: &Entry) -> Result<Option<String>> {
     let Some(file) = user.value["tokenFile"].as_str().filter(|f| !f.is_empty()) else { return Ok(None) };
     let path = beside(user, file);
     let text = std::fs::read_to_string(&path)
-        .map_err(|e| Failure::message(format!("failed to read token file {:?}: {e}", path.display().to_string())))?;
+        .map_err(|e| Failure::message(format!("open {}: {}", path.display(), go_error(&e))))?;
     Ok(Some(text.trim().to_string()))
 }
 

@@ -6,7 +6,6 @@ pub mod columns;
 pub mod format;
 pub mod kyaml;
 pub mod operation;
-pub mod yaml;
-
+pub use api::codec::yaml_text as yaml;
 pub use format::{Format, PRINT};
 pub use operation::Operation;

@@ -133,8 +133,14 @@ fn check_type(source: &str, object: &Value, validate: bool) -> Result<()> {
         Failure::message(format!("unable to decode {source:?}: Object '{field}' is missing in '{data}'"))
     };
     if !object.is_object() {
+        let found = match object {
+            Value::Array(_) => "array",
+            Value::String(_) => "string",
+            Value::Bool(_) => "bool",
+            _ => "number",
+        };
         return Err(Failure::message(format!(
-            "error parsing {source}: error converting YAML to JSON: cannot unmarshal into an object"
+            "unable to decode {source:?}: json: cannot unmarshal {found} into Go value of type unstructured.detector"
         )));
     }
     let absent = |field: &str| object[field].as_str().unwrap_or_default().is_empty();
@@ -187,14 +193,21 @@ impl Selection {
                 }
             }
         }
-        if !self.keep_lists {
-            found = found.into_iter().flat_map(flatten).collect();
-        }
-        Ok((found, failures))
+        Ok((found.into_iter().flat_map(flatten).collect(), failures))
     }
 
     pub(super) async fn in_files(&self, session: &Session) -> Result<(Vec<Info>, Vec<Failure>)> {
-        let (documents, mut failures) = self.documents(session).await?;
+        let (documents, failures) = self.documents(session).await?;
+        self.infos(session, documents, failures).await
+    }
+
+    /// The objects of documents; `failures` are those of reading them.
+    pub async fn infos(
+        &self,
+        session: &Session,
+        documents: Vec<Document>,
+        mut failures: Vec<Failure>,
+    ) -> Result<(Vec<Info>, Vec<Failure>)> {
         let mut infos = Vec::new();
         for document in documents {
             match self.info(session, document).await {

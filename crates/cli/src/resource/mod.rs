@@ -112,7 +112,7 @@ pub struct Selection {
     pub ignore_not_found: bool,
     /// Asks no server: what is in the files must do.
     pub local: bool,
-    /// Lists stay whole.
+    /// What the server lists stays whole; lists of files never do.
     pub keep_lists: bool,
     /// For objects of files: what the server has now.
     pub latest: bool,

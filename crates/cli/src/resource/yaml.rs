@@ -37,6 +37,7 @@ fn as_go_says(text: &str, document: &str) -> String {
     let Some((head, rest)) = text.split_once(": line ") else { return text.to_string() };
     let Some((line, what)) = rest.split_once(": ") else { return text.to_string() };
     let what = what.rsplit(", ").next().unwrap_or(what);
+    let unclosed = what.starts_with("unclosed bracket");
     // The document ended too early.
     let open = |bracket: char| document.trim_end().ends_with(bracket);
     let what = match what {
@@ -45,7 +46,8 @@ fn as_go_says(text: &str, document: &str) -> String {
         }
         "unclosed bracket '['" => "did not find expected ',' or ']'",
         "unclosed bracket '{'" => "did not find expected ',' or '}'",
-        "unclosed quote" => {
+        // A quote that is open at the end is taken for a line that is not indented enough.
+        "unclosed quote" | "invalid indentation in multiline quoted scalar" => {
             let last = document.lines().count() + usize::from(document.ends_with('\n'));
             return format!("{head}: line {last}: found unexpected end of stream");
         }
@@ -54,13 +56,28 @@ fn as_go_says(text: &str, document: &str) -> String {
             let name: String = alias.chars().take_while(|c| c.is_alphanumeric() || "-_".contains(*c)).collect();
             return format!("{head}: unknown anchor '{name}' referenced");
         }
+        "recursive references require weak recursion types" => {
+            let anchor = document.split('&').nth(1).unwrap_or_default();
+            let name: String = anchor.chars().take_while(|c| c.is_alphanumeric() || "-_".contains(*c)).collect();
+            return format!("{head}: anchor '{name}' value contains itself");
+        }
         what => what,
     };
     let what = if what.starts_with("tabs disallowed") { "found character that cannot start any token" } else { what };
     let line: usize = line.parse().unwrap_or(1);
-    let at_end = open('[') || open('{') || what.contains("',' or");
-    let shown = if what.starts_with("did not find expected") && !at_end { line.saturating_sub(1) } else { line };
-    format!("{head}: line {shown}: {what}")
+    let by_parser = what.starts_with("did not find expected") && !(open('[') || open('{') || unclosed);
+    let (shown, what) = match what {
+        // Found missing on the line behind.
+        "simple key expected ':'" => (line + 1, "could not find expected ':'"),
+        what if by_parser => (line.saturating_sub(1), what),
+        // A scanner that fails on the first line does not count it.
+        what if line == 1 && !unclosed && !what.starts_with("did not find") => (0, what),
+        what => (line, what),
+    };
+    match shown {
+        0 => format!("{head}: {what}"),
+        shown => format!("{head}: line {shown}: {what}"),
+    }
 }
 
 /// The documents of a stream, split where a line is `---`.
@@ -97,5 +114,11 @@ mod tests {
         check("a: &x [*y]\n", "unknown anchor 'y' referenced");
         check("kind: Pod\nmetadata:\n\tname: x\n", "line 3: found character that cannot start any token");
         check("a:\n  b: c\n d: 1\n", "line 2: did not find expected key");
+        check("a:\n  b: {c: d\n  e: f\ng: {}\n", "line 2: did not find expected ',' or '}'");
+        check("a: \"x\n", "line 2: found unexpected end of stream");
+        check("a: &a [*a]\n", "anchor 'a' value contains itself");
+        check("a: b: c\n", "mapping values are not allowed in this context");
+        check("x: y\na: b: c\n", "line 2: mapping values are not allowed in this context");
+        check("a: |\n b\nc\n", "line 4: could not find expected ':'");
     }
 }

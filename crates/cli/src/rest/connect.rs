@@ -7,15 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::LocalBoxFuture};
 use http::{HeaderName, HeaderValue, Request, Response, Uri};
-use http_body_util::{BodyExt, Full};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
+use http_body_util::BodyExt;
 use rustls::{SignatureScheme, pki_types::ServerName, sign::CertifiedKey};
-use tokio::net::TcpStream;
 
-use super::{Body, Transport, Upgrade, tls_error};
+use super::{Body, Transport, Upgrade, proxy_environment, tls_error};
 use crate::failure::{Failure, Result};
 
 /// What a kubeconfig and the flags come to.
@@ -27,17 +22,18 @@ pub struct Connection {
     pub certificate_authority: Vec<u8>,
     pub insecure_skip_tls_verify: bool,
     pub tls_server_name: Option<String>,
+    /// The kubeconfig's; without it the environment's counts.
+    pub proxy_url: Option<String>,
     pub certificate: Option<Arc<CertifiedKey>>,
     /// Authorization, impersonation, user agent.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
-
 pub struct HttpTransport {
     connection: Connection,
     tls: Arc<rustls::ClientConfig>,
-    client: Client<Connector, Full<Bytes>>,
+    route: client::Route,
+    client: client::Connections,
 }
 
 #[derive(Debug)]
@@ -82,22 +78,12 @@ pub fn tls_config(connection: &Connection) -> Result<rustls::ClientConfig> {
 impl HttpTransport {
     pub fn new(connection: Connection) -> Result<Self> {
         let tls = tls_config(&connection)?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
-        let connector = match &connection.tls_server_name {
-            Some(name) => {
-                let name = ServerName::try_from(name.clone()).map_err(|e| Failure::message(e.to_string()))?;
-                builder
-                    .with_server_name_resolver(hyper_rustls::FixedServerNameResolver::new(name))
-                    .enable_all_versions()
-                    .wrap_connector(tcp)
-            }
-            None => builder.enable_all_versions().wrap_connector(tcp),
-        };
-        let client =
-            Client::builder(TokioExecutor::new()).timer(TokioTimer::new()).http2_adaptive_window(true).build(connector);
-        Ok(Self { connection, tls: Arc::new(tls), client })
+        let environment = || proxy_environment::proxy_of(&connection.server, |name| std::env::var(name).ok());
+        let proxy = connection.proxy_url.clone().or_else(environment);
+        let route = client::Route::new(proxy.as_deref(), connection.tls_server_name.as_deref());
+        let route = route.map_err(Failure::Message)?;
+        let client = client::Connections::new(&tls, &route, client::COMMAND_LINE);
+        Ok(Self { connection, tls: Arc::new(tls), route, client })
     }
 
     fn failure(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
@@ -141,6 +127,17 @@ fn name_of(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']'])
 }
 
+fn checked_scheme(server: &str) -> Result<()> {
+    match server.split_once("://") {
+        Some((scheme, _)) if !["http", "https"].contains(&scheme) => Err(Failure::Connection {
+            cause: format!("unsupported protocol scheme {scheme:?}"),
+            refused: false,
+            server: host_of(server),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// A port that is none would be taken for the scheme's own.
 fn checked_port(server: &str) -> Result<()> {
     let host = host_of(server);
@@ -160,6 +157,9 @@ fn worded(text: &str, name: &str) -> String {
     if text.contains("failed to lookup address") {
         return format!("dial tcp: lookup {name}: no such host");
     }
+    if text.contains("deadline has elapsed") {
+        return format!("dial tcp: connecting to {name}: i/o timeout");
+    }
     if text.contains("InvalidContentType") || text.contains("corrupt message") {
         return "http: server gave HTTP response to HTTPS client".to_string();
     }
@@ -178,13 +178,14 @@ impl Transport for HttpTransport {
     fn send(&self, mut request: Request<Bytes>) -> LocalBoxFuture<'_, Result<Response<Body>>> {
         async move {
             let target = format!("{}{}", self.connection.server, request.uri());
+            checked_scheme(&self.connection.server)?;
             checked_port(&self.connection.server)?;
             *request.uri_mut() =
                 target.parse::<Uri>().map_err(|e| Failure::message(format!("parse {target:?}: {e}")))?;
             for (name, value) in &self.connection.headers {
                 request.headers_mut().append(name.clone(), value.clone());
             }
-            let answer = self.client.request(request.map(Full::new)).await;
+            let answer = self.client.request(request).await;
             let answer = answer.map_err(|e| self.failure(&e))?;
             Ok(answer.map(|body| body.into_data_stream().map(|c| c.map_err(std::io::Error::other)).boxed()))
         }
@@ -198,8 +199,7 @@ impl Transport for HttpTransport {
             let secure = uri.scheme_str() != Some("http");
             let host = uri.host().unwrap_or_default().to_string();
             let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-            let tcp = TcpStream::connect((host.trim_matches(['[', ']']), port)).await.map_err(|e| self.failure(&e))?;
-            let _ = tcp.set_nodelay(true);
+            let tcp = self.route.dial(&host, port, client::COMMAND_LINE).await.map_err(|e| self.failure(&*e))?;
             let stream: std::pin::Pin<Box<dyn super::ByteStream>> = if secure {
                 let mut tls = (*self.tls).clone();
                 tls.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -214,5 +214,46 @@ impl Transport for HttpTransport {
             Ok(Upgrade { stream, host: host_of(&self.connection.server), headers: self.connection.headers.clone() })
         }
         .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join;
+    use tokio::{io::AsyncReadExt, net::TcpListener};
+
+    use super::*;
+
+    /// Requests and upgrades alike.
+    #[tokio::test]
+    async fn a_proxy_of_the_kubeconfig_is_gone_through() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let proxy_url = Some(format!("http://{}", listener.local_addr().expect("an address")));
+        let server = "https://server.test:6443".to_string();
+        let transport = HttpTransport::new(Connection { server, proxy_url, ..Connection::default() });
+        let transport = transport.unwrap_or_else(|failure| panic!("{}", failure.text()));
+        // The proxy hears where to, and goes away.
+        let heard = async || {
+            let (mut stream, _) = listener.accept().await.expect("somebody connects");
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.expect("a request"));
+            }
+            String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_string()
+        };
+        let request = Request::get("/version").body(Bytes::new()).expect("a request");
+        let (answer, line) = join(transport.send(request), heard()).await;
+        assert_eq!((answer.is_err(), line.as_str()), (true, "CONNECT server.test:6443 HTTP/1.1"));
+        let (stream, line) = join(transport.connect(), heard()).await;
+        assert_eq!((stream.is_err(), line.as_str()), (true, "CONNECT server.test:6443 HTTP/1.1"));
+    }
+
+    #[tokio::test]
+    async fn a_server_of_another_scheme_is_refused() {
+        let connection = Connection { server: "ftp://server.test".to_string(), ..Connection::default() };
+        let transport = HttpTransport::new(connection).unwrap_or_else(|failure| panic!("{}", failure.text()));
+        let request = Request::get("/version").body(Bytes::new()).expect("a request");
+        let failure = transport.send(request).await.err().map(|failure| failure.text());
+        assert_eq!(failure.as_deref(), Some("unsupported protocol scheme \"ftp\""));
     }
 }

@@ -5,6 +5,7 @@
 pub mod connect;
 pub mod log;
 pub mod path;
+mod proxy_environment;
 mod tls_error;
 
 use std::{

@@ -13,6 +13,12 @@ use serde_json::{Value, json};
 
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
+/// For who has never heard of such programs.
+const PLUGIN_ADVICE: &str = "It looks like you are trying to use a client-go credential plugin that is not installed.
+
+To learn more about this feature, consult the documentation available at:
+      https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins";
+
 #[derive(Debug, Default, Clone)]
 pub struct ExecCredential {
     pub token: Option<String>,
@@ -126,9 +132,11 @@ impl ExecPlugin {
         let program = &self.program;
         let done = command.spawn().and_then(|running| running.wait_with_output()).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => {
-                let hint = &self.install_hint;
-                let hint = if hint.is_empty() { String::new() } else { format!("\n\n{hint}") };
-                failed(format!("exec: executable {program} not found{hint}"))
+                let hint = match self.install_hint.trim() {
+                    "" => String::new(),
+                    hint => format!("\n\n{hint}"),
+                };
+                failed(format!("exec: executable {program} not found\n\n{PLUGIN_ADVICE}{hint}"))
             }
             _ => failed(format!("exec: {e}")),
         })?;

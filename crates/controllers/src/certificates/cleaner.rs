@@ -12,7 +12,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use crate::{
     common::{
         meta::{Object, delete_options},
-        pods::until,
+        pods::{self, until},
     },
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -40,7 +40,7 @@ fn expires(request: &CertificateSigningRequest) -> Option<Timestamp> {
         "Approved" if certificate.is_none() => PENDING_LIFETIME,
         _ => DECIDED_LIFETIME,
     };
-    let decided = conditions.iter().filter_map(|c| Some(c.last_update_time.as_ref()?.0 + after(&c.type_)));
+    let decided = conditions.iter().filter_map(|c| Some(pods::after(c.last_update_time.as_ref()?.0, after(&c.type_))));
     let approved = conditions.iter().any(|c| c.type_ == "Approved");
     decided.chain(certificate.as_deref().filter(|_| approved).and_then(not_after)).min()
 }

@@ -164,7 +164,8 @@ fn name_problem(name: &str, node: &Node, nodes: &[Arc<Node>], reserved: &Reserve
     if let Some(problem) = reserved.dns_problem(name) {
         return Some(problem);
     }
-    let same = |other: &str| other.eq_ignore_ascii_case(name);
+    // With or without the dot at its end it is the same machine.
+    let same = |other: &str| other.trim_end_matches('.').eq_ignore_ascii_case(name.trim_end_matches('.'));
     let named = nodes.iter().map(|other| &**other).filter(|other| other.metadata.name != node.metadata.name);
     let mut named = named.filter(|other| other.metadata.name.as_deref().is_some_and(same));
     let elder = || elders(node, nodes).find(|other| said(other).any(same));
@@ -264,5 +265,6 @@ mod tests {
         check("192.0.2.7", "", "192.0.2.7 is that of node elder: delete that Node if it is gone");
         check("elder.example.org", "", "elder.example.org is that of node elder: delete that Node if it is gone");
         check("younger", "", "younger is that of node younger: delete that Node if it is gone");
+        check("younger.", "", "younger. is that of node younger: delete that Node if it is gone");
     }
 }

@@ -54,8 +54,18 @@ pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option
     if min_ready_seconds <= 0 {
         return Some(Duration::ZERO);
     }
-    let at = ready_since(pod)? + Duration::from_secs(min_ready_seconds as u64);
+    let at = seconds_after(ready_since(pod)?, min_ready_seconds.into());
     Some(until(now, at))
+}
+
+/// The end of a period, of which somebody else may have said the beginning or the length: one that no calendar reaches
+/// never comes.
+pub fn after(start: Timestamp, period: Duration) -> Timestamp {
+    start.checked_add(period).unwrap_or(Timestamp::MAX)
+}
+
+pub fn seconds_after(start: Timestamp, seconds: i64) -> Timestamp {
+    after(start, Duration::from_secs(seconds.max(0).unsigned_abs()))
 }
 
 /// Zero when `at` has passed.
@@ -231,5 +241,8 @@ mod tests {
         check(Some(NOW), 10, Some(10));
         check(Some("2026-01-01T00:59:55Z"), 10, Some(5));
         check(Some("2026-01-01T00:00:00Z"), 10, Some(0));
+        // A node says when: whoever owns the pod goes on all the same.
+        let last = (Timestamp::MAX.as_second() - now.as_second()) as u64;
+        check(Some("9999-12-30T22:00:00Z"), i32::MAX, Some(last));
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStat
 use super::sets::{self, available, max_unavailable, wanted};
 use crate::common::{
     meta::{Object, count, time},
-    pods::until,
+    pods::{after, until},
 };
 
 const AVAILABLE: &str = "Available";
@@ -176,7 +176,7 @@ impl Conditions {
         match condition.reason.as_deref() {
             Some(NEW_SET_AVAILABLE) => false,
             Some(TIMED_OUT) => true,
-            _ => condition.last_update_time.as_ref().is_some_and(|from| from.0 + deadline < self.now),
+            _ => condition.last_update_time.as_ref().is_some_and(|from| after(from.0, deadline) < self.now),
         }
     }
 
@@ -185,7 +185,7 @@ impl Conditions {
         if self.complete(status) || condition.reason.as_deref() == Some(TIMED_OUT) {
             return None;
         }
-        let at = condition.last_update_time.as_ref()?.0 + deadline + Duration::from_secs(1);
+        let at = after(condition.last_update_time.as_ref()?.0, deadline + Duration::from_secs(1));
         Some(until(self.now, at).max(Duration::from_secs(1)))
     }
 

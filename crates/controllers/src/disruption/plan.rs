@@ -53,7 +53,7 @@ pub fn not_deleted<'a>(budget: &PodDisruptionBudget, pods: &'a [Arc<Pod>], now: 
     let granted = budget.status.as_ref().and_then(|s| s.disrupted_pods.as_ref());
     let overdue = |pod: &&Arc<Pod>| {
         let at = granted.and_then(|map| map.get(pod.name()));
-        !pod.deleting() && at.is_some_and(|at| pods::until(now, at.0 + DELETION_TIMEOUT).is_zero())
+        !pod.deleting() && at.is_some_and(|at| pods::until(now, pods::after(at.0, DELETION_TIMEOUT)).is_zero())
     };
     pods.iter().filter(overdue).collect()
 }
@@ -67,7 +67,7 @@ pub fn stale_in(pod: &Pod, now: Timestamp) -> Option<Duration> {
         return None;
     }
     let since = condition.last_transition_time.as_ref();
-    Some(since.map_or(Duration::ZERO, |at| pods::until(now, at.0 + DELETION_TIMEOUT)))
+    Some(since.map_or(Duration::ZERO, |at| pods::until(now, pods::after(at.0, DELETION_TIMEOUT))))
 }
 
 /// The pod with its stale condition taken back.
@@ -99,7 +99,7 @@ pub fn status(
     let mut disrupted: BTreeMap<String, Time> = BTreeMap::new();
     for pod in pods.iter().filter(|p| !p.deleting()) {
         let Some(at) = old.disrupted_pods.as_ref().and_then(|map| map.get(pod.name())) else { continue };
-        let left = pods::until(now, at.0 + DELETION_TIMEOUT);
+        let left = pods::until(now, pods::after(at.0, DELETION_TIMEOUT));
         if !left.is_zero() {
             disrupted.insert(pod.name().to_string(), at.clone());
             again = Some(again.map_or(left, |a| a.min(left)));

@@ -46,7 +46,8 @@ impl Backoff {
 
 /// How long to wait yet after so many failures in a row, the last of them at that time.
 pub fn wait(failures: u32, last: Timestamp, now: Timestamp) -> Option<Duration> {
-    Some(pods::until(now, last + FAILURE_BACKOFF.delay_after(failures))).filter(|left| failures > 0 && !left.is_zero())
+    Some(pods::until(now, pods::after(last, FAILURE_BACKOFF.delay_after(failures))))
+        .filter(|left| failures > 0 && !left.is_zero())
 }
 
 /// The end of the last container where all have ended, else when the pod was no longer ready, else its deletion.

@@ -241,7 +241,7 @@ impl Planner<'_> {
 
     fn deadline(&self) -> Option<Duration> {
         let seconds = self.spec.active_deadline_seconds.filter(|_| self.spec.suspend != Some(true))?;
-        let at = self.status.start_time.as_ref()?.0 + Duration::from_secs(seconds.max(0) as u64);
+        let at = pods::seconds_after(self.status.start_time.as_ref()?.0, seconds);
         Some(pods::until(self.input.now, at))
     }
 

@@ -216,6 +216,11 @@ fn deadlines_suspension_and_backoff() {
     late.run(|_| -1);
     assert_eq!((late.condition(), late.counts()), (("Failed".into(), "DeadlineExceeded".into()), (0, 1)));
 
+    // Its author names an end that no calendar has: the pods run all the same.
+    let mut endless = World::new(json!({ "completions": 1, "activeDeadlineSeconds": i64::MAX }));
+    endless.step();
+    assert!(endless.pods.len() == 1 && finished(&endless.job).is_none());
+
     let mut paused = World::new(json!({ "completions": 1, "suspend": true }));
     paused.step();
     assert!(paused.pods.is_empty() && paused.job.status.as_ref().unwrap().start_time.is_none());

@@ -2,7 +2,7 @@
 //! Beside the job controller, which finishes them.
 //! Asks the server once more before deleting, since the TTL may have been raised meanwhile.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::Informer;
@@ -14,7 +14,7 @@ use super::finished;
 use crate::{
     common::{
         meta::{Object, delete_options, split},
-        pods::until,
+        pods::{seconds_after, until},
     },
     runner::{Context, Controller, Outcome, Setup},
 };
@@ -39,7 +39,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
 fn expires(job: &Job) -> Option<Timestamp> {
     let ttl = job.spec.as_ref()?.ttl_seconds_after_finished.filter(|_| !job.deleting())?;
     let at = finished(job)?.last_transition_time.as_ref()?.0;
-    Some(at + Duration::from_secs(ttl.max(0) as u64))
+    Some(seconds_after(at, ttl.into()))
 }
 
 struct TtlAfterFinished {

@@ -183,7 +183,12 @@ impl LoadBalancers {
             .filter_map(|node| Some(node.status.as_ref()?.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref()?.port));
         let servers = self.slices.by_index(SLICES_OF_SERVICE, "default/kubernetes");
         let servers = servers.iter().flat_map(|slice| slice.ports.iter().flatten()).filter_map(|port| port.port);
-        kubelets.map(|port| (port, "the kubelet")).chain(servers.map(|port| (port, "the API server"))).collect()
+        let kept = self.context.config.node_ports_reserved.iter().map(|(port, by)| (i32::from(*port), *by));
+        kubelets
+            .map(|port| (port, "the kubelet"))
+            .chain(servers.map(|port| (port, "the API server")))
+            .chain(kept)
+            .collect()
     }
 
     /// Of a Service that is no load balancer any more. One of another class is not ours to touch.

@@ -6,7 +6,6 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::Duration,
 };
 
 use api::placement::tolerates;
@@ -133,7 +132,7 @@ fn deadline(pod: &Pod, taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
         let seconds = matching.iter().filter_map(|t| t.toleration_seconds).min();
         if let Some(seconds) = seconds {
             let since = taint.time_added.as_ref().map_or(now, |t| t.0).max(created);
-            let at = since + Duration::from_secs(seconds.max(0) as u64);
+            let at = pods::seconds_after(since, seconds);
             earliest = Some(earliest.map_or(at, |other| other.min(at)));
         }
     }
@@ -229,6 +228,7 @@ mod tests {
         check(json!([]), Some(0));
         check(exists(None), None);
         check(exists(Some(300)), Some(240));
+        check(exists(Some(i64::MAX)), Some(Timestamp::MAX.as_second() - now.as_second()));
         check(json!([{ "operator": "Exists" }]), None);
         check(json!([{ "key": "other", "operator": "Exists" }]), Some(0));
     }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use controllers::{Config, LoadBalancer};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     authentication::v1::TokenReview,
@@ -217,7 +218,7 @@ async fn node_certificates_are_approved_and_signed() {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:fresh");
     let request = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
     let request = k8s_openapi::ByteString(request.into_bytes());
     let csr = json!({ "metadata": { "name": "csr" }, "spec": { "request": request,
@@ -230,6 +231,53 @@ async fn node_certificates_are_approved_and_signed() {
     assert!(status.certificate.unwrap().0.starts_with(b"-----BEGIN CERTIFICATE-----"));
     cluster.env.sleep(Duration::from_secs(3600)).await;
     assert!(cluster.api::<CertificateSigningRequest>().find("csr").await.unwrap().is_none());
+}
+
+/// Anybody who may make Services would have what comes in for the Ingresses of all others, or for the nodes themselves.
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_does_not_take_a_port_that_the_nodes_need() {
+    let (load_balancer, node_ports_reserved) = (LoadBalancer::Nodes, vec![(80, "the ingress")]);
+    let cluster = Cluster::start(Config { load_balancer, node_ports_reserved, ..config() }).await;
+    let addresses = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": "192.0.2.7" }] } });
+    cluster.api::<Node>().patch_status("n", &client::Patch::Merge(addresses)).await.unwrap();
+    for (name, port) in [("thief", 80), ("web", 8080)] {
+        let spec = json!({ "type": "LoadBalancer", "ports": [{ "port": port }] });
+        cluster.create::<Service>(json!({ "metadata": { "name": name }, "spec": spec })).await;
+    }
+    cluster.settle().await;
+    let ingress = async |name: &str| {
+        let status = cluster.api::<Service>().get(name).await.unwrap().status.unwrap_or_default();
+        let ingress = status.load_balancer.and_then(|balancer| balancer.ingress).unwrap_or_default();
+        ingress.into_iter().filter_map(|ingress| ingress.ip).collect::<Vec<_>>()
+    };
+    assert_eq!((ingress("thief").await, ingress("web").await), (vec![], vec!["192.0.2.7".to_string()]));
+    let told: Vec<_> = cluster.list::<Event>().await.into_iter().filter_map(|event| event.message).collect();
+    assert!(told.contains(&"TCP port 80 of the nodes is already used by the ingress".to_string()), "{told:?}");
+}
+
+/// Whoever has a token to join with may ask for any name; that of a node that is there would be its pods' Secrets.
+#[tokio::test(start_paused = true)]
+async fn a_token_holder_does_not_become_a_node_that_is_alive() {
+    let cluster = Cluster::start(config()).await;
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n");
+    let request = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let spec = json!({ "request": k8s_openapi::ByteString(request.into_bytes()),
+        "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["digital signature", "client auth"] });
+    cluster.create::<CertificateSigningRequest>(json!({ "metadata": { "name": "csr" }, "spec": spec })).await;
+    cluster.settle().await;
+    let conditions = async || {
+        let status = cluster.api::<CertificateSigningRequest>().get("csr").await.unwrap().status.unwrap_or_default();
+        status.conditions.unwrap_or_default().iter().map(|c| c.type_.clone()).collect::<Vec<_>>()
+    };
+    assert!(conditions().await.is_empty());
+    // A machine that comes back without its certificate has been silent.
+    let silent = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown" }] } });
+    cluster.api::<Node>().patch_status("n", &client::Patch::Merge(silent)).await.unwrap();
+    cluster.settle().await;
+    assert_eq!(conditions().await, ["Approved"]);
 }
 
 #[tokio::test(start_paused = true)]

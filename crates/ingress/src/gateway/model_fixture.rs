@@ -68,7 +68,8 @@ pub fn goes_to(built: &Built, port: u16, request: &str) -> Option<String> {
     let (host, rest) = target.split_at(target.find('/').unwrap());
     let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
     let table = PortTable { gateway: built.ports.get(&port)?.clone(), ..PortTable::default() };
-    let route = table.find(host, path, &RequestHead { method: &method, headers: &headers, query })?;
+    let budget = &PatternBudget::default();
+    let route = table.find(host, path, &RequestHead { method: &method, headers: &headers, query, budget })?;
     let destination = route.destinations.pick();
     Some(destination.and_then(|d| Some(d.backend.as_ref()?.key.service.clone())).unwrap_or("500".into()))
 }

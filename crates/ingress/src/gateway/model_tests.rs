@@ -18,6 +18,7 @@ use crate::{
     backends::{Backend, BackendKey, BackendState},
     default_certificate,
     model::{CertificateProblem, Lookup},
+    pattern::PatternBudget,
     request_match::RequestHead,
     routes::PortTable,
     upstream_tls::{UpstreamTls, UpstreamTlsSettings},
@@ -315,6 +316,22 @@ fn references_that_lead_nowhere_are_said_and_their_requests_fail() {
     check(json!([{ "name": "a", "port": 8080, "weight": 0 }]), "ResolvedRefs", "500");
 }
 
+/// Any change in the cluster compiles the patterns of all routes anew, for everybody.
+#[test]
+fn an_author_of_thousands_of_large_patterns_is_refused() {
+    let header = |number: usize| json!({ "name": format!("x-{number}"), "value": "[ab]*a[ab]{500}", "type": "RegularExpression" });
+    let check = |headers: usize, matches: usize, expected: &str| {
+        let one = json!({ "headers": (0..headers).map(header).collect::<Vec<_>>() });
+        let rule = json!({ "matches": vec![one; matches], "backendRefs": backend("a") });
+        let mut snapshot = one_gateway();
+        snapshot.http_routes = vec![http_route("n/r", 1, json!({ "rules": [rule] }))];
+        let expected = format!("{expected} ResolvedRefs=T/ResolvedRefs");
+        assert_eq!(parents(&built(&snapshot), "HTTPRoute", "n/r"), [expected], "{headers} {matches}");
+    };
+    check(2, 2, "Accepted=T/Accepted");
+    check(16, 8, "Accepted=F/UnsupportedValue");
+}
+
 #[test]
 fn what_cannot_be_understood_makes_a_route_unaccepted() {
     let check = |rule: Value, accepted: &str, resolved: &str| {
@@ -467,7 +484,8 @@ fn calls_go_by_service_and_method() {
     );
     assert_eq!(parents(&built, "GRPCRoute", "n/r"), [FINE]);
     let table = PortTable { gateway: built.ports[&80].clone(), ..PortTable::default() };
-    let head = RequestHead { method: &Method::POST, headers: &HeaderMap::new(), query: None };
+    let budget = &PatternBudget::default();
+    let head = RequestHead { method: &Method::POST, headers: &HeaderMap::new(), query: None, budget };
     let route = table.find("h.com", "/echo.Echo/One", &head).unwrap();
     let backend = route.destinations.pick().unwrap().backend.as_ref().unwrap();
     assert_eq!(backend.key.protocol, Protocol::Http2);
@@ -522,7 +540,8 @@ fn backends_under_a_policy_are_spoken_to_in_tls_or_not_at_all() {
         let found: Vec<String> = built.statuses.policies.values().map(|(conditions, _)| show(conditions)).collect();
         assert_eq!(found, expected);
         let table = PortTable { gateway: built.ports[&80].clone(), ..PortTable::default() };
-        let head = RequestHead { method: &Method::GET, headers: &HeaderMap::new(), query: None };
+        let budget = &PatternBudget::default();
+        let head = RequestHead { method: &Method::GET, headers: &HeaderMap::new(), query: None, budget };
         let route = table.find("h.com", "/", &head).unwrap();
         let backend = route.destinations.pick().unwrap().backend.as_ref();
         assert_eq!(backend.map(|backend| backend.key.tls.is_some()), is_tls);

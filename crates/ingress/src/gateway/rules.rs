@@ -18,10 +18,13 @@ use super::{
 use crate::{
     backends::Protocol,
     destinations::{Destination, Destinations},
-    request_match::{RequestMatch, ValueMatch, pattern},
+    pattern::Pattern,
+    request_match::{RequestMatch, ValueMatch},
     routes::{PathMatch, PathPattern, Route, RouteSettings},
 };
 
+/// Of all patterns of one route: they are compiled again with every change of a route.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
 /// As good as none; a timer does not reach further.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -34,6 +37,23 @@ pub struct Compiled {
 /// A value that the specification allows and we can't follow.
 pub fn unsupported(message: impl Into<String>) -> DesiredCondition {
     fails(ACCEPTED, "UnsupportedValue", message)
+}
+
+/// Makes the patterns of one route, as long as they are not too large together.
+#[derive(Default)]
+struct Patterns {
+    program_bytes: usize,
+}
+
+impl Patterns {
+    fn compile(&mut self, text: &str) -> Result<Pattern, DesiredCondition> {
+        let made = Pattern::new(text).map_err(unsupported)?;
+        self.program_bytes += made.program_bytes();
+        match self.program_bytes > PATTERN_BYTES_MAX {
+            true => Err(unsupported("the regular expressions of the route are too large together")),
+            false => Ok(made),
+        }
+    }
 }
 
 struct Compiler<'a, 'b> {
@@ -61,11 +81,12 @@ pub fn http(route: &HttpRoute, resolver: &mut Resolver<'_>) -> Result<Compiled, 
         passthrough: false,
     };
     let mut compiler = Compiler::new(resolver, from, key(&route.metadata));
+    let mut patterns = Patterns::default();
     let default = [HttpRouteRule::default()];
     for rule in route.spec.rules.as_deref().unwrap_or(&default) {
         let default = [HttpRouteMatch::default()];
         let matches = if rule.matches.is_empty() { &default[..] } else { &rule.matches };
-        let conditions: Vec<_> = matches.iter().map(http_match).collect::<Result<_, _>>()?;
+        let conditions: Vec<_> = matches.iter().map(|one| http_match(one, &mut patterns)).collect::<Result<_, _>>()?;
         compiler.add(
             conditions,
             Rule {
@@ -87,11 +108,13 @@ pub fn grpc(route: &GrpcRoute, resolver: &mut Resolver<'_>) -> Result<Compiled, 
         passthrough: false,
     };
     let mut compiler = Compiler::new(resolver, from, key(&route.metadata));
+    let mut patterns = Patterns::default();
     for rule in &route.spec.rules {
         let mut conditions = Vec::new();
         for one in &rule.matches {
-            let path = grpc_path(one.method.as_ref())?;
-            conditions.push((path, RequestMatch { headers: headers(&one.headers)?, ..RequestMatch::default() }));
+            let path = grpc_path(one.method.as_ref(), &mut patterns)?;
+            let headers = headers(&one.headers, &mut patterns)?;
+            conditions.push((path, RequestMatch { headers, ..RequestMatch::default() }));
         }
         if conditions.is_empty() {
             conditions.push((PathMatch::prefix("/"), RequestMatch::default()));
@@ -170,12 +193,12 @@ fn path_kind(path: Option<&PathValue>) -> &str {
     path.and_then(|path| path.kind.as_deref()).unwrap_or("PathPrefix")
 }
 
-fn http_match(one: &HttpRouteMatch) -> Result<(PathMatch, RequestMatch), DesiredCondition> {
+fn http_match(one: &HttpRouteMatch, patterns: &mut Patterns) -> Result<(PathMatch, RequestMatch), DesiredCondition> {
     let value = one.path.as_ref().and_then(|path| path.value.as_deref()).unwrap_or("/");
     let path = match path_kind(one.path.as_ref()) {
         "Exact" => PathMatch::Exact(value.to_string()),
         "PathPrefix" => PathMatch::prefix(value),
-        "RegularExpression" => PathMatch::Pattern(PathPattern(pattern(value).map_err(unsupported)?)),
+        "RegularExpression" => PathMatch::Pattern(PathPattern(patterns.compile(value)?)),
         other => return Err(unsupported(format!("paths of type {other} are not supported"))),
     };
     let method = one.method.as_deref().map(|method| method.parse::<Method>());
@@ -184,34 +207,34 @@ fn http_match(one: &HttpRouteMatch) -> Result<(PathMatch, RequestMatch), Desired
     for parameter in &one.query_params {
         // Of two with one name the first counts.
         if !query.iter().any(|(name, _)| *name == parameter.name) {
-            query.push((parameter.name.clone(), value_match(parameter)?));
+            query.push((parameter.name.clone(), value_match(parameter, patterns)?));
         }
     }
-    Ok((path, RequestMatch { method, headers: headers(&one.headers)?, query }))
+    Ok((path, RequestMatch { method, headers: headers(&one.headers, patterns)?, query }))
 }
 
-fn headers(wanted: &[NamedValue]) -> Result<Vec<(HeaderName, ValueMatch)>, DesiredCondition> {
+fn headers(wanted: &[NamedValue], patterns: &mut Patterns) -> Result<Vec<(HeaderName, ValueMatch)>, DesiredCondition> {
     let mut headers: Vec<(HeaderName, ValueMatch)> = Vec::new();
     for header in wanted {
         let name = HeaderName::try_from(header.name.as_str());
         let name = name.map_err(|_| unsupported(format!("{:?} is not the name of a header", header.name)))?;
         if !headers.iter().any(|(known, _)| *known == name) {
-            headers.push((name, value_match(header)?));
+            headers.push((name, value_match(header, patterns)?));
         }
     }
     Ok(headers)
 }
 
-fn value_match(wanted: &NamedValue) -> Result<ValueMatch, DesiredCondition> {
+fn value_match(wanted: &NamedValue, patterns: &mut Patterns) -> Result<ValueMatch, DesiredCondition> {
     match wanted.kind.as_deref().unwrap_or("Exact") {
         "Exact" => Ok(ValueMatch::Exact(wanted.value.clone())),
-        "RegularExpression" => pattern(&wanted.value).map(ValueMatch::Pattern).map_err(unsupported),
+        "RegularExpression" => patterns.compile(&wanted.value).map(ValueMatch::Pattern),
         other => Err(unsupported(format!("matches of type {other} are not supported"))),
     }
 }
 
 /// The path of a call is `/service/method`.
-fn grpc_path(method: Option<&GrpcMethod>) -> Result<PathMatch, DesiredCondition> {
+fn grpc_path(method: Option<&GrpcMethod>, patterns: &mut Patterns) -> Result<PathMatch, DesiredCondition> {
     let some = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let (service, name) = method.map_or((None, None), |method| (some(&method.service), some(&method.method)));
     let kind = method.and_then(|method| method.kind.as_deref()).unwrap_or("Exact");
@@ -224,13 +247,11 @@ fn grpc_path(method: Option<&GrpcMethod>) -> Result<PathMatch, DesiredCondition>
         (None, None, _) => PathMatch::prefix("/"),
         (Some(service), Some(method), false) => PathMatch::Exact(format!("/{service}/{method}")),
         (Some(service), None, false) => PathMatch::prefix(&format!("/{service}")),
-        (None, Some(method), false) => {
-            PathMatch::Pattern(PathPattern(pattern(&format!("/[^/]+/{method}")).map_err(unsupported)?))
-        }
+        (None, Some(method), false) => PathMatch::Pattern(PathPattern(patterns.compile(&format!("/[^/]+/{method}"))?)),
         (service, method, true) => {
             let part = |part: Option<String>| part.map_or("[^/]+".to_string(), |part| format!("(?:{part})"));
             let text = format!("/{}/{}", part(service), part(method));
-            PathMatch::Pattern(PathPattern(pattern(&text).map_err(unsupported)?))
+            PathMatch::Pattern(PathPattern(patterns.compile(&text)?))
         }
     })
 }
@@ -276,6 +297,7 @@ fn duration(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pattern::PatternBudget;
 
     #[test]
     fn durations_are_those_of_the_specification() {
@@ -312,10 +334,10 @@ mod tests {
                 service: service.map(Into::into),
                 method: method.map(Into::into),
             };
-            let takes = |path: &str| match grpc_path(Some(&wanted)).unwrap() {
+            let takes = |path: &str| match grpc_path(Some(&wanted), &mut Patterns::default()).unwrap() {
                 PathMatch::Exact(exact) => exact == path,
                 PathMatch::Prefix(prefix) => path.strip_prefix(&prefix).is_some_and(|rest| rest.starts_with('/')),
-                PathMatch::Pattern(pattern) => pattern.0.is_match(path),
+                PathMatch::Pattern(pattern) => pattern.0.takes(path, &PatternBudget::default()),
             };
             assert!(calls.iter().all(|call| takes(call)) && !others.iter().any(|other| takes(other)), "{wanted:?}");
         };

@@ -39,6 +39,7 @@ use crate::{
     access_log::AccessLog,
     backends::{Backend, Protocol},
     filters::{Cors, Filters},
+    pattern::PatternBudget,
     request_match::RequestHead,
     routes::{Route, RouteSettings, SharedTable},
     upstream_tls::UpstreamTls,
@@ -208,7 +209,7 @@ impl Entry {
     ) -> Result<Response<ResponseBody>, Failure> {
         let proxy = &self.proxy;
         let target = request::target(&request).map_err(Failure::Refused)?;
-        let route = self.route(&target, &request).ok_or(Failure::NoRoute)?;
+        let route = self.route(&target, &request)?;
         if let Some(log) = log {
             log.host = target.host.to_string();
             log.route = Some(route.owner.clone());
@@ -290,10 +291,16 @@ impl Entry {
         Ok(Some(answer))
     }
 
-    fn route(&self, target: &Target<'_>, request: &Request<Incoming>) -> Option<Arc<Route>> {
-        let table = self.proxy.table.load();
+    fn route(&self, target: &Target<'_>, request: &Request<Incoming>) -> Result<Arc<Route>, Failure> {
+        let (table, budget) = (self.proxy.table.load(), &PatternBudget::default());
         let (method, headers, query) = (request.method(), request.headers(), request.uri().query());
-        table.ports.get(&self.port)?.find(&target.host, target.path, &RequestHead { method, headers, query }).cloned()
+        let head = RequestHead { method, headers, query, budget };
+        let found = table.ports.get(&self.port).and_then(|port| port.find(&target.host, target.path, &head));
+        if budget.is_spent() {
+            let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            return Err(Failure::Refused(Refusal { status, reason: "the request is too long for the patterns here" }));
+        }
+        found.cloned().ok_or(Failure::NoRoute)
     }
 }
 

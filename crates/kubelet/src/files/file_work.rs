@@ -1,15 +1,19 @@
 //! Work on files that a pod can make slow: off the workers that everything else shares.
 //! Used by `volume_manager` and `runtime_manager`.
-//! A place whose file system hangs holds one thread, and nobody waits for it longer than `WORK_TIMEOUT`.
+//! A place whose file system hangs holds one thread, and nobody waits for it longer than `WORK_TIMEOUT`; many such places
+//! hold no more than a part of the threads that the whole process has for waiting.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use env::Env;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Work that takes longer is told of; it goes on.
 const WORK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Half of the runtime's: pods that come and go, with volumes of servers that do not answer, leave the rest alone.
+const THREADS_MAX: usize = 256;
 
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum FileWorkError {
@@ -37,13 +41,14 @@ struct Busy {
 pub struct FileWork {
     env: Env,
     timeout: Duration,
+    threads: Arc<Semaphore>,
     /// By what is being worked on.
     busy: Arc<Mutex<HashMap<String, Busy>>>,
 }
 
 impl FileWork {
     pub fn new(env: Env) -> Self {
-        Self { env, timeout: WORK_TIMEOUT, busy: Arc::default() }
+        Self { env, timeout: WORK_TIMEOUT, threads: Arc::new(Semaphore::new(THREADS_MAX)), busy: Arc::default() }
     }
 
     /// Work on a thread that may hang. Work for the same `key` goes one after the other; behind work that hangs nobody
@@ -55,9 +60,10 @@ impl FileWork {
     ) -> Result<T, E> {
         let turn = async {
             let done = self.take(&key).await?;
+            let thread = self.threads.clone().acquire_owned().await;
             let task = env::spawn_blocking(move || {
                 let result = work();
-                drop(done);
+                drop((done, thread));
                 result
             });
             task.await.unwrap_or_else(|error| Err(FileWorkError::Panicked(error.to_string()).into()))
@@ -126,6 +132,31 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(patient.run("stuck".into(), || Ok(())).await, Ok::<(), FileWorkError>(()));
+    }
+
+    /// A pod may go while its mount hangs, and another come: each leaves a thread behind.
+    #[tokio::test]
+    async fn servers_that_never_answer_do_not_take_all_threads() {
+        let timeout = Duration::from_millis(1);
+        let files = FileWork { timeout, threads: Arc::new(Semaphore::new(3)), ..FileWork::new(Env::real()) };
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        for pod in 0..3 {
+            let released = released.clone();
+            let hangs = move || {
+                let _ = released.lock().recv();
+                Ok(())
+            };
+            assert_eq!(files.run(format!("{pod}"), hangs).await, Err(FileWorkError::TimedOut));
+        }
+        let fourth = files.run("3".into(), || Ok(())).await;
+        assert_eq!(fourth, Err::<(), _>(FileWorkError::TimedOut), "it gets no thread");
+        drop(release);
+        while !files.busy.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let patient = FileWork { timeout: WORK_TIMEOUT, ..files.clone() };
+        assert_eq!(patient.run("3".into(), || Ok(())).await, Ok::<(), FileWorkError>(()));
     }
 
     #[tokio::test]

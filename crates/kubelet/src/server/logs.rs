@@ -64,7 +64,8 @@ impl LogOptions {
                 "limitBytes" => options.limit_bytes = Some(number()?),
                 "sinceSeconds" => {
                     let seconds = i64::try_from(number()?).map_err(|_| invalid())?;
-                    options.since = Some(now - jiff::SignedDuration::from_secs(seconds));
+                    let since = now.checked_sub(jiff::SignedDuration::from_secs(seconds));
+                    options.since = Some(since.unwrap_or(Timestamp::MIN));
                 }
                 "sinceTime" => options.since = Some(value.parse().map_err(|_| invalid())?),
                 "stream" if value == "Stdout" => options.stream = Some("stdout"),
@@ -395,6 +396,7 @@ mod tests {
         check(&[("tailLines", "0")], "").await;
         check(&[("limitBytes", "5")], "one\nt").await;
         check(&[("sinceSeconds", "2")], "two\nthree\n").await;
+        check(&[("sinceSeconds", "9223372036854775807")], "one\ntwo\nthree\n").await;
         check(&[("sinceTime", "2026-01-01T00:00:02Z")], "three\n").await;
         let stamped = "2026-01-01T00:00:00.100000000Z one\n2026-01-01T00:00:01.100000000Z two\n\
             2026-01-01T00:00:02.100000000Z three\n";

@@ -43,6 +43,10 @@ enum Failure {
     Uncorrected { device: PathBuf, output: CommandOutput },
     #[error("mount failed: {0}")]
     Mount(CommandOutput),
+    #[error("resize of format {0} is not supported")]
+    GrowFormat(String),
+    #[error("{program} output: {output}")]
+    Grow { program: &'static str, output: CommandOutput },
     #[error("failed to run {program}: {source}")]
     Run { program: String, source: io::Error },
     #[error("{0}")]
@@ -69,6 +73,13 @@ impl fmt::Display for CommandOutput {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{} ({})", self.text, self.status)
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("resize of device {} failed: {source}", .device.display())]
+pub struct GrowError {
+    device: PathBuf,
+    source: Box<Failure>,
 }
 
 /// What a volume says of its file system.
@@ -176,6 +187,28 @@ fn check(device: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Makes the file system on the device, mounted at `target`, as large as the device, as often as it is asked for.
+pub fn grow(device: &Path, target: &Path) -> Result<(), GrowError> {
+    grow_mounted(device, target).map_err(|source| GrowError { device: device.into(), source: Box::new(source) })
+}
+
+fn grow_mounted(device: &Path, target: &Path) -> Result<(), Failure> {
+    let (program, arguments): (_, &[&str]) = match get_format(device)?.as_str() {
+        // What will be made there has all of it.
+        "" => return Ok(()),
+        "ext3" | "ext4" => ("resize2fs", &[]),
+        "xfs" => ("xfs_growfs", &["-d"]),
+        "btrfs" => ("btrfs", &["filesystem", "resize", "max"]),
+        other => return Err(Failure::GrowFormat(other.into())),
+    };
+    let place = if program == "resize2fs" { device } else { target };
+    let output = run(Command::new(program).args(arguments).arg(place))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(Failure::Grow { program, output: (&output).into() }),
+    }
+}
+
 fn attach(device: &Path, target: &Path, kind: &str, options: &[String], read_only: bool) -> Result<(), Failure> {
     let with = |first: &str| {
         let all: Vec<&str> = std::iter::once(first).chain(options.iter().map(String::as_str)).collect();
@@ -220,7 +253,7 @@ mod tests {
     impl Loop {
         /// `None` where there are no such devices.
         fn new(file: &Path) -> Option<Self> {
-            let tools = ["losetup", "blkid", "mkfs.ext4", "mount"];
+            let tools = ["losetup", "blkid", "mkfs.ext4", "resize2fs", "mount"];
             let has = |tool: &&str| run(Command::new(tool).arg("--version")).is_ok();
             if !nix::unistd::geteuid().is_root() || !tools.iter().all(has) {
                 eprintln!("left out: needs root, losetup and mkfs.ext4");
@@ -279,6 +312,31 @@ mod tests {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let line = mounts.lines().find(|line| line.contains(&*third.0.to_string_lossy())).unwrap();
         assert!(line.contains(" ro,noexec"), "{line}");
+    }
+
+    #[test]
+    fn a_mounted_file_system_grows_with_its_device() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = directory.path().join("disk");
+        let Some(device) = Loop::new(&disk) else { return };
+        // Nothing is there to grow before there is a file system.
+        let target = Target(directory.path().join("target"));
+        grow(&device.0, &target.0).unwrap();
+        mount(&device.0, &target.0, &FileSystem::default(), false).unwrap();
+        let room =
+            || nix::sys::statvfs::statvfs(&target.0).map(|found| found.blocks() * found.fragment_size()).unwrap();
+        let before = room();
+        std::fs::File::options().write(true).open(&disk).and_then(|file| file.set_len(48 << 20)).unwrap();
+        assert!(run(Command::new("losetup").arg("--set-capacity").arg(&device.0)).unwrap().status.success());
+        for _ in 0..2 {
+            grow(&device.0, &target.0).unwrap();
+            assert!(room() > 2 * before, "{before} {}", room());
+        }
+        let Some(old) = Loop::new(&directory.path().join("old")) else { return };
+        make_file_system(&old.0, "ext2").unwrap();
+        let refused = grow(&old.0, &target.0).unwrap_err().to_string();
+        let expected = format!("resize of device {} failed: resize of format ext2 is not supported", old.0.display());
+        assert_eq!(refused, expected);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use api::ApiError;
 
 use super::{
     certificates::{pod_certificates::CertificateError, trust_bundles::TrustBundleError},
-    devices::DeviceError,
+    devices::{DeviceError, GrowError},
     payload::ObjectKind,
     referenced_objects::ReferenceError,
     tokens::TokenError,
@@ -88,6 +88,8 @@ pub enum VolumeError {
     CheckFsGroup { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Device(#[from] DeviceError),
+    #[error(transparent)]
+    Grow(#[from] GrowError),
 
     #[error("kubernetes.io/csi: driver name {0} not found in the list of registered CSI drivers")]
     DriverNotRegistered(String),

@@ -98,6 +98,9 @@ pub struct Warning {
     pub message: String,
 }
 
+/// Makes a volume as large as its PersistentVolume says, where it is mounted, as often as it is run.
+pub type Expander = Box<dyn FnOnce(&Path) -> Result<(), VolumeError> + Send>;
+
 /// Puts a volume in place, as often as it is run.
 pub type Mounter = Box<dyn FnOnce() -> Result<SetUp, VolumeError> + Send>;
 
@@ -115,6 +118,11 @@ pub trait VolumePlugin: Send + Sync {
     fn can_support(&self, spec: Spec) -> bool;
 
     fn new_mounter(&self, spec: Spec, context: &MountContext) -> Result<Mounter, VolumeError>;
+
+    /// What makes a mounted volume larger on the node. `None` for a type whose volumes keep their size.
+    fn new_expander(&self, _volume: &PersistentVolume, _local_storage_dir: &Path) -> Option<Expander> {
+        None
+    }
 
     /// Whether it shows what changes elsewhere, so that a mounted one is set up again and again.
     fn requires_remount(&self) -> bool {

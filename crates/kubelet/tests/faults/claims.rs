@@ -187,3 +187,28 @@ async fn what_a_pod_is_told_in_confidence_stays_in_memory() {
     node.wait("told", "gone", Value::is_null).await;
     node.stop().await;
 }
+
+/// No driver is there to make a local volume larger: the node does it, for a directory by doing nothing.
+#[tokio::test(start_paused = true)]
+async fn a_local_volume_grows_on_its_node_while_it_is_used() {
+    let Some(node) = Node::start("grown") else { return };
+    let place = node.directory.path().join("volume");
+    std::fs::create_dir(&place).unwrap();
+    bind(&node, "Filesystem", ("local", json!({"path": place})));
+    change(&node, VOLUME, ("spec", "capacity"), json!({"storage": "1Gi"}));
+    change(&node, CLAIM, ("status", "capacity"), json!({"storage": "1Gi"}));
+    let mounts = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+    node.api.create_pod("writer", claiming(mounts, false));
+    node.wait("writer", "ready", |pod| condition(pod, "Ready") == "True").await;
+    change(&node, VOLUME, ("spec", "capacity"), json!({"storage": "2Gi"}));
+    change(&node, CLAIM, ("status", "allocatedResources"), json!({"storage": "2Gi"}));
+    change(&node, CLAIM, ("status", "allocatedResourceStatuses"), json!({"storage": "NodeResizePending"}));
+    let message = "MountVolume.NodeExpandVolume succeeded for volume \"pv\" ";
+    node.event("FileSystemResizeSuccessful", message).await;
+    node.until("the claim has its size", || {
+        let status = &node.api.get(CLAIM).unwrap()["status"];
+        status["capacity"]["storage"] == "2Gi" && status["allocatedResourceStatuses"]["storage"].is_null()
+    })
+    .await;
+    node.stop().await;
+}

@@ -171,10 +171,13 @@ pub struct IngressListeners {
 }
 
 impl IngressListeners {
+    pub fn ports(&self) -> Vec<u16> {
+        let listeners = [&self.listeners.http, &self.listeners.https].into_iter().flatten();
+        listeners.filter_map(|listener| listener.local_addr().ok()).map(|address| address.port()).collect()
+    }
+
     pub fn summary(&self) -> String {
-        let port = |listener: &Option<TcpListener>| listener.as_ref()?.local_addr().ok().map(|a| a.port().to_string());
-        let ports: Vec<String> =
-            [port(&self.listeners.http), port(&self.listeners.https)].into_iter().flatten().collect();
+        let ports: Vec<String> = self.ports().iter().map(ToString::to_string).collect();
         let notes = if self.notes.is_empty() { String::new() } else { format!(" ({})", self.notes.join(", ")) };
         match ports.as_slice() {
             [] => format!("ingress on no port{notes}"),

@@ -30,29 +30,37 @@ pub struct PidFile {
 }
 
 impl PidFile {
+    /// Whoever holds the lock without being named in the file has been killed a moment ago, or only looks whether a
+    /// process runs (`running`): that is waited for.
     pub fn take(instance: &Instance) -> Result<Self> {
         let path = instance.pid_file();
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .mode(PRIVATE_FILE_MODE)
-            .open(&path)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(mut lock) => {
-                lock.set_len(0)?;
-                lock.rewind()?;
-                writeln!(lock, "{}", std::process::id())?;
-                lock.sync_all()?;
-                Ok(Self { _lock: lock })
+        for _ in 0..EXIT_POLLS_MAX {
+            let file = OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .read(true)
+                .write(true)
+                .mode(PRIVATE_FILE_MODE)
+                .open(&path)?;
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(mut lock) => {
+                    lock.set_len(0)?;
+                    lock.rewind()?;
+                    writeln!(lock, "{}", std::process::id())?;
+                    lock.sync_all()?;
+                    return Ok(Self { _lock: lock });
+                }
+                Err((mut file, Errno::EWOULDBLOCK)) => match live_process(&mut file)? {
+                    None => std::thread::sleep(EXIT_POLL_INTERVAL),
+                    Some(_) => bail!(
+                        "another minke uses {}: stop it with `minke down`, or choose another place with --data-dir",
+                        instance.data.display()
+                    ),
+                },
+                Err((_, error)) => return Err(error).with_context(|| format!("can't lock {}", path.display())),
             }
-            Err((_, Errno::EWOULDBLOCK)) => bail!(
-                "another minke uses {}: stop it with `minke down`, or choose another place with --data-dir",
-                instance.data.display()
-            ),
-            Err((_, error)) => Err(error).with_context(|| format!("can't lock {}", path.display())),
         }
+        bail!("{}", still_held(instance))
     }
 }
 
@@ -70,25 +78,33 @@ impl PidFile {
 /// last of its threads has ended.
 pub fn running(instance: &Instance) -> Result<Option<i32>> {
     for _ in 0..EXIT_POLLS_MAX {
-        let mut file = match OpenOptions::new().read(true).write(true).open(instance.pid_file()) {
+        let file = match OpenOptions::new().read(true).write(true).open(instance.pid_file()) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("can't open {}", instance.pid_file().display())),
         };
-        let mut text = String::new();
-        file.read_to_string(&mut text)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        // Shared: those who only look do not see each other.
+        match Flock::lock(file, FlockArg::LockSharedNonblock) {
             Ok(_) => return Ok(None),
-            Err((_, Errno::EWOULDBLOCK)) => {}
+            Err((mut file, Errno::EWOULDBLOCK)) => match live_process(&mut file)? {
+                Some(pid) => return Ok(Some(pid)),
+                None => std::thread::sleep(EXIT_POLL_INTERVAL),
+            },
             Err((_, error)) => return Err(error.into()),
         }
-        // Without a number it has only just begun to write it.
-        match text.trim().parse() {
-            Ok(pid) if is_alive(pid) => return Ok(Some(pid)),
-            _ => std::thread::sleep(EXIT_POLL_INTERVAL),
-        }
     }
-    bail!("something still holds {}, though its process is gone: see `fuser` for what", instance.pid_file().display())
+    bail!("{}", still_held(instance))
+}
+
+fn still_held(instance: &Instance) -> String {
+    format!("something still holds {}, though its process is gone: see `fuser` for what", instance.pid_file().display())
+}
+
+/// The process that the file names, if it lives. Without a number it has only just begun to write it.
+fn live_process(file: &mut File) -> Result<Option<i32>> {
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text.trim().parse().ok().filter(|pid| is_alive(*pid)))
 }
 
 fn is_alive(pid: i32) -> bool {
@@ -178,5 +194,25 @@ mod tests {
         assert_eq!(running(&instance).unwrap(), None);
         released.join().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn who_only_looks_whether_a_process_runs_keeps_none_from_starting() {
+        let directory = tempfile::tempdir().unwrap();
+        let instance = Instance::new(directory.path());
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        std::fs::write(instance.pid_file(), ended.id().to_string()).unwrap();
+        let file = File::open(instance.pid_file()).unwrap();
+        let look = Flock::lock(file, FlockArg::LockSharedNonblock).unwrap();
+        assert_eq!(running(&instance).unwrap(), None, "another who looks is no process");
+        let looked = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(look);
+        });
+        let lock = PidFile::take(&instance).unwrap();
+        looked.join().unwrap();
+        assert!(PidFile::take(&instance).is_err_and(|error| error.to_string().contains("another minke uses")));
+        drop(lock);
     }
 }

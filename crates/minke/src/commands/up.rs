@@ -145,6 +145,7 @@ async fn run(
         Choice::Minke => Some(ports::take_ingress(&flags.ingress.ports, instance)?),
         Choice::None => None,
     };
+    flags.server.ingress_ports = ingress.as_ref().map(IngressListeners::ports).unwrap_or_default();
     file_modes::make_run_directory(instance)?;
     sysctls::record(instance)?;
     clusters::record(instance, &flags.server.pod_cidr, &flags.server.service_cidr)?;

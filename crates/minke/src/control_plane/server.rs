@@ -22,7 +22,7 @@ use crate::{
         kubeconfigs, kubelet_serving_ca,
         pki::{Leaf, Pki, write_private},
     },
-    cluster::{host, instance::Instance, leader_identity::LeaderIdentity, ports, preflight},
+    cluster::{host, instance::Instance, leader_identity::LeaderIdentity, members::etcd, ports, preflight},
     commands::report::Reporter,
     components::Components,
     control_plane::{
@@ -311,6 +311,11 @@ fn own_cluster(config: &mut controllers::Config, plane: &ControlPlane, flags: &f
         LoadBalancerMode::Layer2 => LoadBalancer::Layer2(flags.load_balancer_pool.clone()),
         LoadBalancerMode::None => LoadBalancer::None,
     };
+    config.node_ports_reserved = vec![(22, "SSH"), (etcd::CLIENT_PORT, "etcd"), (etcd::PEER_PORT, "etcd")];
+    config.node_ports_reserved.extend(flags.ingress_ports.iter().map(|port| (*port, "the ingress")));
+    if flags.registry.registry {
+        config.node_ports_reserved.push((flags.registry.registry_port, "the registry"));
+    }
     config.local_storage = match flags.local_storage {
         Choice::Minke => LocalStorage::Nodes,
         Choice::None => LocalStorage::None,

@@ -210,6 +210,9 @@ pub struct Server {
     /// Addresses for --load-balancer=layer2, as CIDRs or ranges (192.0.2.0/28,192.0.2.40-192.0.2.49)
     #[arg(long, value_name = "RANGE", value_delimiter = ',', required_if_eq("load_balancer", "layer2"))]
     pub load_balancer_pool: Vec<controllers::AddressRange>,
+    /// Of the ingress beside it.
+    #[arg(skip)]
+    pub ingress_ports: Vec<u16>,
     /// Who makes volumes of the default StorageClass: nodes, as directories of their own, or `none` for drivers alone
     #[arg(long, value_name = "PROVISIONER", default_value = "minke")]
     pub local_storage: Choice,

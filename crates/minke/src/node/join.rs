@@ -39,7 +39,8 @@ use crate::{
     node::{api_servers, own_node::Names},
 };
 
-const SIGNING_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longer than a node that has lost its certificate is taken for Ready.
+const SIGNING_TIMEOUT: Duration = Duration::from_secs(120);
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Of the environment.
 const TOKEN_VARIABLE: &str = "MINKE_TOKEN";
@@ -390,7 +391,12 @@ async fn obtain(asked: &Asked<'_>, pki: &Path, wanted: &Wanted, env: &Env) -> Re
         }
     }
     let signed = env.timeout(SIGNING_TIMEOUT, signed(client, &name, env)).await;
-    let certificate = signed.with_context(|| format!("nobody approved the request {name} in time"))??;
+    let certificate = signed.with_context(|| {
+        format!(
+            "nobody approved the request {name} in time: where a node of this name is Ready on another machine, choose \
+             another --node-name"
+        )
+    })??;
     let key = key.serialize_pem();
     write_private(&pki.join(format!("{}.key", wanted.file)), &key)?;
     write_public(&pki.join(format!("{}.crt", wanted.file)), &certificate)?;

@@ -401,6 +401,8 @@ const LINES: &[&str] = &[
     "taint",
     "cordon",
     "cordon a b",
+    "cordon --selector=",
+    "drain --selector=",
     "uncordon nope",
     "certificate approve nope",
     "certificate deny nope",

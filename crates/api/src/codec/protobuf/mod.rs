@@ -51,8 +51,7 @@ pub fn encode_lossless(schema: &Schema, id: TypeId, value: &Value) -> Option<Vec
 /// A built-in object by its own `apiVersion` and `kind`, in its envelope.
 pub fn encode_object(value: &Value) -> Result<Vec<u8>, ApiError> {
     let (api_version, kind) = (text(value, "apiVersion"), text(value, "kind"));
-    let schema = schema::builtin();
-    let id = find(schema, api_version, kind)
+    let (schema, id) = find_built_in(api_version, kind)
         .ok_or_else(|| ApiError::internal(format!("{kind} in {api_version} has no protobuf form")))?;
     Ok(envelope(api_version, kind, &encode(schema, id, value)?))
 }
@@ -126,11 +125,14 @@ pub fn decode(bytes: &[u8], schema: Option<(&Schema, TypeId)>) -> Result<Value, 
     if envelope.content_type == "application/json" {
         return super::decode_json(envelope.raw, schema).map(|d| d.value);
     }
-    let builtin = schema::builtin();
-    let found = find(builtin, &envelope.api_version, &envelope.kind).map(|id| (builtin, id));
+    let found = find_built_in(&envelope.api_version, &envelope.kind);
     // A body of another kind than the one asked for is told apart by its own type, so read it as what it is.
     let chosen = match (schema, found) {
-        (Some((schema, id)), Some((_, own))) if std::ptr::eq(schema, builtin) && own != id => found,
+        (Some((schema, id)), Some((own_schema, own)))
+            if schema.go_types && own_schema.get(own).name != schema.get(id).name =>
+        {
+            found
+        }
         (Some(given), _) => Some(given),
         (None, found) => found,
     };
@@ -246,8 +248,17 @@ pub fn read_watch_frame(bytes: &[u8]) -> Result<Option<(String, &[u8], usize)>, 
 }
 
 fn find(schema: &Schema, api_version: &str, kind: &str) -> Option<TypeId> {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let (group, version) = group_version(api_version);
     schema.find_kind(group, version, kind)
+}
+
+fn find_built_in(api_version: &str, kind: &str) -> Option<(&'static Schema, TypeId)> {
+    let (group, version) = group_version(api_version);
+    schema::find_built_in(group, version, kind)
+}
+
+fn group_version(api_version: &str) -> (&str, &str) {
+    api_version.split_once('/').unwrap_or(("", api_version))
 }
 
 fn text<'v>(value: &'v Value, name: &str) -> &'v str {

@@ -19,6 +19,7 @@ use crate::{
 };
 
 const UNSET: &str = "<unset>";
+const EXCLUSIVE: &str = "name and selector are mutually exclusive";
 
 pub fn default_policy(object: &mut Value) {
     let Some(spec) = part_mut(object, "spec") else { return };
@@ -51,10 +52,17 @@ pub fn validate_constraints(errors: &mut ErrorList, path: &Path, spec: &Value) {
 pub fn validate_variables(errors: &mut ErrorList, path: &Path, spec: &Value) {
     for (index, variable) in items(spec, "variables").iter().enumerate() {
         let path = path.child("variables").index(index);
-        checks::required_name(errors, &path, variable, "name", names::c_identifier);
+        match text(variable, "name") {
+            name if name.trim().is_empty() => errors.required(&path.child("name"), "name is not specified"),
+            name if !names::c_identifier(name).is_empty() => {
+                errors.invalid(&path.child("name"), name, "must be a valid CEL identifier");
+            }
+            _ => {}
+        }
         if text(variable, "expression").trim().is_empty() {
             errors.required(&path.child("expression"), "expression is not specified");
         }
+        errors.expression(&path.child("expression"));
     }
 }
 
@@ -74,12 +82,28 @@ pub fn validate_binding(errors: &mut ErrorList, path: &Path, spec: &Value) {
     checks::required_name(errors, path, spec, "policyName", |name| names::dns_subdomain(name, false));
     if let Some(parameters) = part(spec, "paramRef") {
         let path = path.child("paramRef");
-        match (is_set(parameters, "name"), part(parameters, "selector")) {
-            (true, Some(_)) => errors.forbidden(&path.child("name"), "name and selector are mutually exclusive"),
-            (false, None) => errors.required(&path, "one of name or selector must be specified"),
-            _ => {}
+        let selector = part(parameters, "selector");
+        let both = is_set(parameters, "name") && selector.is_some();
+        checks::optional_name(errors, &path, parameters, "name", |name| names::path_segment(name, false));
+        if both {
+            errors.forbidden(&path.child("name"), EXCLUSIVE);
         }
-        checks::one_of(errors, &path, parameters, "parameterNotFoundAction", &["Allow", "Deny"]);
+        if let Some(selector) = selector {
+            checks::label_selector(errors, &path.child("selector"), selector);
+        }
+        if both {
+            errors.forbidden(&path.child("selector"), EXCLUSIVE);
+        }
+        if !is_set(parameters, "name") && selector.is_none() {
+            errors.required(&path, "one of name or selector must be specified");
+        }
+        match text(parameters, "parameterNotFoundAction") {
+            "Allow" | "Deny" => {}
+            "" => errors.required(&path.child("parameterNotFoundAction"), ""),
+            other => {
+                errors.not_supported_as_listed(&path.child("parameterNotFoundAction"), other, &["Deny", "Allow"]);
+            }
+        }
     }
     if let Some(resources) = part(spec, "matchResources") {
         validate_match(errors, &path.child("matchResources"), resources);
@@ -115,7 +139,7 @@ mod tests {
     fn bindings_show_where_their_parameters_are() {
         let check = |reference: Value, expected: &str| {
             let object = json!({ "metadata": { "name": "b" }, "spec": { "policyName": "p", "paramRef": reference } });
-            for kind in [&ValidatingAdmissionPolicyBinding as &dyn Behavior, &MutatingAdmissionPolicyBinding] {
+            for kind in [&ValidatingAdmissionPolicyBinding as &dyn Behavior, &MutatingAdmissionPolicyBinding::<true>] {
                 assert_eq!(kind.cells(&object, Timestamp::UNIX_EPOCH)[2], expected);
             }
         };

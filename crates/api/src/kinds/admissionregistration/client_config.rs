@@ -56,9 +56,14 @@ fn validate_service_path(errors: &mut ErrorList, path: &Path, value: &str) {
     if matches!(value, "" | "/") {
         return;
     }
-    let Some(rest) = value.strip_prefix('/') else {
-        return errors.invalid(path, value, "must start with a '/'");
-    };
+    if value == "//" {
+        return errors.invalid(path, value, "segment[0] may not be empty");
+    }
+    if !value.starts_with('/') {
+        errors.invalid(path, value, "must start with a '/'");
+    }
+    // Whatever it begins with, the first character is taken off.
+    let rest = value.chars().next().map_or("", |first| &value[first.len_utf8()..]);
     for (index, step) in rest.strip_suffix('/').unwrap_or(rest).split('/').enumerate() {
         if step.is_empty() {
             errors.invalid(path, value, format!("segment[{index}] may not be empty"));

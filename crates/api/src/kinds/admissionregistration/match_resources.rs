@@ -26,22 +26,14 @@ pub fn default_match(resources: &mut Value) {
 
 pub fn validate_rule(errors: &mut ErrorList, path: &Path, rule: &Value) {
     const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
-    for (field, called) in [("operations", "operations"), ("apiGroups", "API groups"), ("apiVersions", "API versions")]
-    {
-        let values: Vec<&str> = texts(rule, field).collect();
-        if values.is_empty() {
-            errors.required(&path.child(field), "");
-        }
-        if values.len() > 1 && values.contains(&"*") {
-            let words = format!("if '*' is present, must not specify other {called}");
-            errors.invalid(&path.child(field), rule[field].clone(), words);
-        }
-    }
-    for (index, _) in texts(rule, "apiVersions").enumerate().filter(|(_, version)| version.is_empty()) {
-        errors.required(&path.child("apiVersions").index(index), "");
-    }
+    validate_list(errors, path, rule, "operations", "operations");
     for (index, operation) in texts(rule, "operations").enumerate().filter(|(_, o)| !OPERATIONS.contains(o)) {
         errors.not_supported(&path.child("operations").index(index), operation, &OPERATIONS);
+    }
+    validate_list(errors, path, rule, "apiGroups", "API groups");
+    validate_list(errors, path, rule, "apiVersions", "API versions");
+    for (index, _) in texts(rule, "apiVersions").enumerate().filter(|(_, version)| version.is_empty()) {
+        errors.required(&path.child("apiVersions").index(index), "");
     }
     let resources: Vec<&str> = texts(rule, "resources").collect();
     let at = path.child("resources");
@@ -58,6 +50,18 @@ pub fn validate_rule(errors: &mut ErrorList, path: &Path, rule: &Value) {
         errors.invalid(&at, rule["resources"].clone(), words);
     }
     checks::optional_one_of(errors, path, rule, "scope", &["*", "Cluster", "Namespaced"]);
+}
+
+/// There is something in it, and nothing beside a `*`.
+fn validate_list(errors: &mut ErrorList, path: &Path, rule: &Value, field: &str, called: &str) {
+    let values: Vec<&str> = texts(rule, field).collect();
+    if values.is_empty() {
+        errors.required(&path.child(field), "");
+    }
+    if values.len() > 1 && values.contains(&"*") {
+        let words = format!("if '*' is present, must not specify other {called}");
+        errors.invalid(&path.child(field), rule[field].clone(), words);
+    }
 }
 
 pub fn validate_match(errors: &mut ErrorList, path: &Path, resources: &Value) {
@@ -84,6 +88,7 @@ pub fn validate_conditions(errors: &mut ErrorList, path: &Path, owner: &Value) {
         if text(condition, "expression").trim().is_empty() {
             errors.required(&path.child("expression"), "");
         }
+        errors.expression(&path.child("expression"));
         let name = text(condition, "name");
         checks::required_name(errors, &path, condition, "name", names::qualified_name);
         if !name.is_empty() && conditions[..index].iter().any(|other| text(other, "name") == name) {

@@ -23,10 +23,11 @@ use crate::{
 
 const OPERATIONS: [&str; 3] = ["*", "CREATE", "UPDATE"];
 
+/// Both versions have the same fields and rules; objects are stored in the beta version.
 #[derive(Default)]
-pub struct MutatingAdmissionPolicy;
+pub struct MutatingAdmissionPolicy<const BETA: bool>;
 
-impl Behavior for MutatingAdmissionPolicy {
+impl<const BETA: bool> Behavior for MutatingAdmissionPolicy<BETA> {
     fn default(&self, object: &mut Value) {
         default_policy(object);
     }
@@ -50,6 +51,10 @@ impl Behavior for MutatingAdmissionPolicy {
 
     fn has_generation(&self) -> bool {
         true
+    }
+
+    fn storage_version(&self) -> Option<(&'static str, &'static str)> {
+        (!BETA).then_some(("admissionregistration.k8s.io", "v1beta1"))
     }
 
     fn allow_unconditional_update(&self) -> bool {
@@ -116,9 +121,9 @@ mod tests {
                 "matchConstraints": { "resourceRules": [rule(operation)] }, "mutations": mutations,
                 "reinvocationPolicy": reinvocation,
             } });
-            MutatingAdmissionPolicy.default(&mut object);
+            MutatingAdmissionPolicy::<true>.default(&mut object);
             let mut errors = ErrorList::new();
-            MutatingAdmissionPolicy.validate_create(&object, &mut errors);
+            MutatingAdmissionPolicy::<true>.validate_create(&object, &mut errors);
             let found: Vec<_> = errors.iter().map(ToString::to_string).collect();
             assert_eq!(found.len(), expected.len(), "{found:?}");
             assert!(found.iter().zip(expected).all(|(f, e)| f.contains(e)), "{found:?} {expected:?}");

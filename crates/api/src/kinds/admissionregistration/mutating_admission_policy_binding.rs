@@ -14,10 +14,11 @@ use crate::{
     kinds::{Behavior, Column, common::access::part},
 };
 
+/// Both versions have the same fields and rules; objects are stored in the beta version.
 #[derive(Default)]
-pub struct MutatingAdmissionPolicyBinding;
+pub struct MutatingAdmissionPolicyBinding<const BETA: bool>;
 
-impl Behavior for MutatingAdmissionPolicyBinding {
+impl<const BETA: bool> Behavior for MutatingAdmissionPolicyBinding<BETA> {
     fn default(&self, object: &mut Value) {
         default_binding(object);
     }
@@ -32,6 +33,10 @@ impl Behavior for MutatingAdmissionPolicyBinding {
 
     fn has_generation(&self) -> bool {
         true
+    }
+
+    fn storage_version(&self) -> Option<(&'static str, &'static str)> {
+        (!BETA).then_some(("admissionregistration.k8s.io", "v1beta1"))
     }
 
     fn allow_unconditional_update(&self) -> bool {

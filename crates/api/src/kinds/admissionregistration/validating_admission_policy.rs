@@ -33,23 +33,29 @@ impl Behavior for ValidatingAdmissionPolicy {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         validate_constraints(errors, &path, spec);
         validate_conditions(errors, &path.child("matchConditions"), spec);
+        validate_variables(errors, &path, spec);
         if !is_set(spec, "validations") && !is_set(spec, "auditAnnotations") {
-            let words = "validations or auditAnnotations must be non-empty";
-            errors.required(&path.child("validations"), &format!("{words}; both are empty"));
+            let words = "validations or auditAnnotations must contain at least one item";
+            errors.required(&path.child("validations"), words);
+            errors.required(&path.child("auditAnnotations"), words);
         }
         for (index, validation) in items(spec, "validations").iter().enumerate() {
             let path = path.child("validations").index(index);
             if text(validation, "expression").trim().is_empty() {
                 errors.required(&path.child("expression"), "expression is not specified");
             }
+            errors.expression(&path.child("expression"));
             let message = text(validation, "message");
             if message.contains('\n') {
                 errors.invalid(&path.child("message"), message, "message must not contain line breaks");
             }
+            errors.expression(&path.child("messageExpression"));
             let reasons = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
             checks::optional_one_of(errors, &path, validation, "reason", &reasons);
         }
-        validate_variables(errors, &path, spec);
+        for (index, _) in items(spec, "auditAnnotations").iter().enumerate() {
+            errors.expression(&path.child("auditAnnotations").index(index).child("valueExpression"));
+        }
     }
 
     fn has_status(&self) -> bool {

@@ -48,11 +48,7 @@ impl<const MUTATING: bool> Behavior for WebhookConfiguration<MUTATING> {
         let webhooks = items(object, "webhooks");
         for (index, webhook) in webhooks.iter().enumerate() {
             let path = Path::new("webhooks").index(index);
-            validate_webhook(errors, &path, webhook);
-            if MUTATING {
-                let policies = ["IfNeeded", "Never"];
-                checks::optional_one_of(errors, &path, webhook, "reinvocationPolicy", &policies);
-            }
+            validate_webhook(errors, &path, webhook, MUTATING);
             let name = text(webhook, "name");
             if !name.is_empty() && webhooks[..index].iter().any(|other| text(other, "name") == name) {
                 errors.duplicate(&path.child("name"), name);
@@ -78,7 +74,7 @@ impl<const MUTATING: bool> Behavior for WebhookConfiguration<MUTATING> {
     }
 }
 
-fn validate_webhook(errors: &mut ErrorList, path: &Path, webhook: &Value) {
+fn validate_webhook(errors: &mut ErrorList, path: &Path, webhook: &Value, mutating: bool) {
     qualified(errors, &path.child("name"), text(webhook, "name"));
     for (index, rule) in items(webhook, "rules").iter().enumerate() {
         validate_rule(errors, &path.child("rules").index(index), rule);
@@ -98,6 +94,9 @@ fn validate_webhook(errors: &mut ErrorList, path: &Path, webhook: &Value) {
     }
     for selector in ["namespaceSelector", "objectSelector"] {
         checks::label_selector(errors, &path.child(selector), &webhook[selector]);
+    }
+    if mutating {
+        checks::optional_one_of(errors, path, webhook, "reinvocationPolicy", &["IfNeeded", "Never"]);
     }
     validate_client(errors, &path.child("clientConfig"), &webhook["clientConfig"]);
     validate_conditions(errors, &path.child("matchConditions"), webhook);

@@ -2,11 +2,11 @@
 //! Called by `custom_resource_definition`, before `schema_properties` looks at the same schema.
 //! Invariant: pure; words and paths are upstream's (tidy: `pure_files`).
 
-use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::{
     field::{ErrorList, Path},
+    go_regex,
     kinds::common::access::{entries, flag, is_set, items, part, text},
 };
 
@@ -130,7 +130,7 @@ fn values(errors: &mut ErrorList, path: &Path, schema: &Value, skip_any_of: bool
         nested(errors, &path.child("not"), inner, false);
     }
     if let Some(pattern) = schema.get("pattern").and_then(Value::as_str).filter(|pattern| !pattern.is_empty())
-        && let Err(e) = Regex::new(pattern)
+        && let Err(e) = go_regex::compile(pattern)
     {
         let words = format!("must be a valid regular expression, but isn't: {}", go_regex_error(pattern, &e));
         errors.invalid(&path.child("pattern"), pattern, words);

@@ -10,7 +10,7 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::{
-            access::{default_to, existing_mut, flag, int_at, is_set, part, part_mut, text, text_at},
+            access::{default_to, existing_mut, flag, int_at, is_set, items, part, part_mut, text},
             checks,
             columns::{age, age_of, condition, name, name_of, string},
         },
@@ -32,13 +32,15 @@ impl Behavior for ApiService {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         let (group, version) = (text(spec, "group"), text(spec, "version"));
         let required = format!("{version}.{group}");
-        let name = text_at(object, "metadata.name");
-        if name != required {
-            errors.invalid(
-                &Path::new("metadata").child("name"),
-                name,
-                format!("must be `spec.version+\".\"+spec.group`: {required:?}"),
-            );
+        for field in ["generateName", "name"] {
+            let name = text(&object["metadata"], field);
+            if !name.is_empty() && name != required && names::path_segment(name, false).is_empty() {
+                errors.invalid(
+                    &Path::new("metadata").child(field),
+                    name,
+                    format!("must be `spec.version+\".\"+spec.group`: {required:?}"),
+                );
+            }
         }
         if group.is_empty() && version != "v1" {
             errors.required(&path.child("group"), "only v1 may have an empty group and it better be legacy kube");
@@ -84,6 +86,17 @@ impl Behavior for ApiService {
 
     fn has_status(&self) -> bool {
         true
+    }
+
+    fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        let path = Path::new("status").child("conditions");
+        for (index, condition) in items(&object["status"], "conditions").iter().enumerate() {
+            let statuses = ["True", "False", "Unknown"];
+            if !statuses.contains(&text(condition, "status")) {
+                let at = path.index(index).child("status");
+                errors.not_supported_as_listed(&at, text(condition, "status"), &statuses);
+            }
+        }
     }
 
     fn initial_status(&self) -> Value {

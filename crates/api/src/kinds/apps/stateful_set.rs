@@ -54,18 +54,11 @@ impl Behavior for StatefulSet {
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        validate_spec(errors, &object["spec"]);
-        let path = Path::new("spec");
-        let spec = &object["spec"];
-        checks::optional_name(errors, &path, spec, "serviceName", |name| names::dns_label(name, false));
-        for (index, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
-            let path = path.child("volumeClaimTemplates").index(index).child("spec");
-            persistent_volume_claim::validate_spec(errors, &path, &claim["spec"]);
-        }
+        validate_spec(errors, &object["spec"], true);
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        validate_spec(errors, &object["spec"]);
+        validate_spec(errors, &object["spec"], false);
         let mut allowed = object["spec"].clone();
         for field in UPDATABLE {
             set(&mut allowed, field, old["spec"][field].clone());
@@ -148,7 +141,7 @@ const UPDATABLE: [&str; 7] = [
     "minReadySeconds",
 ];
 
-fn validate_spec(errors: &mut ErrorList, spec: &Value) {
+fn validate_spec(errors: &mut ErrorList, spec: &Value, is_new: bool) {
     let path = Path::new("spec");
     match text(spec, "podManagementPolicy") {
         "" => errors.required(&path.child("podManagementPolicy"), ""),
@@ -165,13 +158,24 @@ fn validate_spec(errors: &mut ErrorList, spec: &Value) {
             errors.not_supported_as_listed(&path, policy, &["Retain", "Delete"]);
         }
     }
+    for (index, claim) in items(spec, "volumeClaimTemplates").iter().enumerate().filter(|_| is_new) {
+        let path = path.child("volumeClaimTemplates").index(index).child("spec");
+        persistent_volume_claim::validate_spec(errors, &path, &claim["spec"]);
+    }
     checks::not_negative(errors, &path, spec, &["replicas", "minReadySeconds"]);
     checks::not_negative(errors, &path.child("ordinals"), &spec["ordinals"], &["start"]);
+    if is_new {
+        checks::optional_name(errors, &path, spec, "serviceName", |name| names::dns_label(name, false));
+    }
     workload::selector(errors, &path, spec, "statefulset");
     if workload::has_readable_selector(errors, &path, spec, "") {
         workload::template_matches(errors, &path, spec);
-        workload::running_template(errors, &path, &with_claim_volumes(spec), "StatefulSet");
+        let (path, spec) = (path.child("template"), with_claim_volumes(spec));
+        pod_spec::validation::template(errors, &path, &spec["template"]);
+        // The metadata once more, as upstream does.
+        pod_spec::validation::template_metadata(errors, &path, &spec["template"]);
     }
+    workload::runs_forever(errors, &path, spec, "StatefulSet");
 }
 
 /// The template as its pods will be: with a volume per claim, and with the host name that the controller sets.

@@ -16,6 +16,7 @@ use crate::{
             columns::{age, age_of, name, name_of, plain, string},
         },
         convert,
+        core::pod_spec::resources,
     },
     names,
     quantity::Quantity,
@@ -155,11 +156,8 @@ impl Behavior for HorizontalPodAutoscalerV1 {
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        let (path, spec) = (Path::new("spec"), &object["spec"]);
-        validate_common(errors, &path, spec);
-        if let Some(percent) = int(spec, "targetCPUUtilizationPercentage").filter(|n| *n < 1) {
-            errors.invalid(&path.child("targetCPUUtilizationPercentage"), percent, "must be greater than 0");
-        }
+        // Upstream checks what both versions become.
+        HorizontalPodAutoscaler.validate_create(&convert::stored_autoscaler(object), errors);
     }
 
     fn initial_status(&self) -> Value {
@@ -281,26 +279,47 @@ fn validate_metric(errors: &mut ErrorList, path: &Path, metric: &Value) {
     if kind.is_empty() {
         errors.required(&path.child("type"), "must specify a metric source type");
     }
-    let Some((_, expected)) = METRICS.iter().find(|(name, _)| *name == kind) else {
-        return errors.not_supported(&path.child("type"), kind, &supported);
-    };
-    for (_, field) in METRICS.iter().filter(|(_, field)| field != expected && part(metric, field).is_some()) {
-        errors.forbidden(&path.child(field), "must populate the given metric source only");
+    let expected = METRICS.iter().find(|(name, _)| *name == kind).map(|(_, field)| *field);
+    if expected.is_none() {
+        errors.not_supported(&path.child("type"), kind, &supported);
     }
-    let path = path.child(expected);
-    let Some(source) = part(metric, expected) else {
-        return errors.required(&path, "must populate information for the given metric source");
-    };
-    if *expected == "object" {
+    let present: Vec<&str> = METRICS.iter().map(|(_, field)| *field).filter(|f| part(metric, f).is_some()).collect();
+    // Whatever the type says; of several only the first is looked at.
+    if let Some((field, source)) = present.first().and_then(|field| Some((*field, part(metric, field)?))) {
+        validate_source(errors, &path.child(field), source, field);
+    }
+    match expected {
+        None => errors.not_supported(&path.child("type"), kind, &supported),
+        Some(field) if !present.contains(&field) => {
+            errors.required(&path.child(field), "must populate information for the given metric source");
+        }
+        Some(_) => {}
+    }
+    if present.len() != 1 {
+        for field in present.iter().filter(|field| Some(**field) != expected) {
+            errors.forbidden(&path.child(field), "must populate the given metric source only");
+        }
+    }
+}
+
+fn validate_source(errors: &mut ErrorList, path: &Path, source: &Value, kind: &str) {
+    if kind == "object" {
         validate_reference(errors, &path.child("describedObject"), &source["describedObject"]);
     }
-    match *expected {
+    match kind {
         "resource" | "containerResource" => {
-            if !is_set(source, "name") {
-                errors.required(&path.child("name"), "must specify a resource name");
+            match text(source, "name") {
+                "" => errors.required(&path.child("name"), "must specify a resource name"),
+                name if kind == "containerResource" => {
+                    resources::container_resource_name(errors, &path.child("name"), name);
+                }
+                _ => {}
             }
-            if *expected == "containerResource" && !is_set(source, "container") {
-                errors.required(&path.child("container"), "must specify a container");
+            if kind == "containerResource" {
+                match text(source, "container") {
+                    "" => errors.required(&path.child("container"), "must specify a container"),
+                    name => checks::complaints(errors, &path.child("container"), name, names::dns_label(name, false)),
+                }
             }
         }
         _ => match text(&source["metric"], "name") {
@@ -311,7 +330,7 @@ fn validate_metric(errors: &mut ErrorList, path: &Path, metric: &Value) {
             }
         },
     }
-    validate_target(errors, &path.child("target"), &source["target"], expected);
+    validate_target(errors, &path.child("target"), &source["target"], kind);
 }
 
 fn validate_target(errors: &mut ErrorList, path: &Path, target: &Value, source: &str) {
@@ -360,9 +379,7 @@ fn validate_rules(errors: &mut ErrorList, path: &Path, rules: &Value) {
         _ => {}
     }
     checks::optional_one_of(errors, path, rules, "selectPolicy", &["Disabled", "Max", "Min"]);
-    if let Some(tolerance) = Quantity::from_value(&rules["tolerance"]).filter(|quantity| quantity.sign() < 0) {
-        errors.invalid(&path.child("tolerance"), tolerance.canonical(), checks::NOT_NEGATIVE);
-    }
+    let tolerance = path.child("tolerance");
     let path = path.child("policies");
     if !is_set(rules, "policies") {
         errors.required(&path, "must specify at least one Policy");
@@ -377,5 +394,8 @@ fn validate_rules(errors: &mut ErrorList, path: &Path, rules: &Value) {
         if let Some(seconds) = int(policy, "periodSeconds").filter(|s| *s > 1800) {
             errors.invalid(&path.child("periodSeconds"), seconds, "must be less than or equal to 1800");
         }
+    }
+    if let Some(found) = Quantity::from_value(&rules["tolerance"]).filter(|quantity| quantity.sign() < 0) {
+        errors.invalid(&tolerance, found.canonical(), checks::NOT_NEGATIVE);
     }
 }

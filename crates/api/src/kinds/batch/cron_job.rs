@@ -17,7 +17,6 @@ use crate::{
                 CONTAINERS, IMAGES, SELECTOR, age, age_of, boolean, containers, integer, name, name_of, selector,
                 string,
             },
-            metadata,
         },
         core::pod_spec,
     },
@@ -143,8 +142,7 @@ fn validate_spec(errors: &mut ErrorList, object: &Value, old: Option<&Value>) {
     }
     checks::one_of(errors, &path, spec, "concurrencyPolicy", &["Allow", "Forbid", "Replace"]);
     let template = path.child("jobTemplate");
-    checks::labels(errors, &template.child("metadata"), &spec["jobTemplate"]["metadata"], "labels");
-    metadata::validate_annotations(&template.child("metadata"), &spec["jobTemplate"]["metadata"], errors);
+    // Its metadata is looked at when a Job is made of it.
     let job_spec = &spec["jobTemplate"]["spec"];
     validation::spec(errors, &template.child("spec"), job_spec);
     if job_spec["manualSelector"] == json!(true) {

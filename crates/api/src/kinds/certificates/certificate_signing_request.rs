@@ -25,14 +25,6 @@ use crate::{
 pub struct CertificateSigningRequest;
 
 impl Behavior for CertificateSigningRequest {
-    fn default(&self, object: &mut Value) {
-        if let Some(spec) = crate::kinds::common::access::part_mut(object, "spec")
-            && !is_set(spec, "usages")
-        {
-            spec["usages"] = json!(["digital signature", "key encipherment"]);
-        }
-    }
-
     fn prepare_create(&self, object: &mut Value) {
         object["status"] = json!({});
     }
@@ -184,7 +176,12 @@ fn validate_spec(errors: &mut ErrorList, spec: &Value) {
     // The signature is checked by the signer; here it must look like a request.
     if !String::from_utf8_lossy(&request).contains("-----BEGIN CERTIFICATE REQUEST-----") {
         let words = "PEM block type must be CERTIFICATE REQUEST";
-        errors.invalid(&path.child("request"), text(spec, "request"), words);
+        let shown = Some(text(spec, "request")).filter(|request| !request.is_empty());
+        match shown {
+            // As bytes, which have no quotes of their own but JSON's.
+            Some(request) => errors.invalid(&path.child("request"), request, words),
+            None => errors.invalid(&path.child("request"), Value::Null, words),
+        }
     }
     checks::required(errors, &path, spec, "usages");
     let usages: Vec<&str> = texts(spec, "usages").collect();

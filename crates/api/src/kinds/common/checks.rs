@@ -52,6 +52,13 @@ pub fn optional_name(
     }
 }
 
+/// A field that Go holds as a pointer: an empty text is said, and must be legal too.
+pub fn said_name(errors: &mut ErrorList, path: &Path, owner: &Value, field: &str, check: impl Fn(&str) -> Vec<String>) {
+    if let Some(name) = owner.get(field).and_then(Value::as_str) {
+        complaints(errors, &path.child(field), name, check(name));
+    }
+}
+
 fn optional(errors: &mut ErrorList, path: &Path, name: &str, field: &str, found: Vec<String>) {
     if !found.is_empty() {
         complaints(errors, &path.child(field), name, found);

@@ -25,7 +25,7 @@ pub fn validate_create(resource: &Resource, object: &Value, errors: &mut ErrorLi
     let metadata = &object["metadata"];
     let check = |name: &str, prefix: bool| resource.behavior.validate_name(name, prefix);
     let prefix = text(metadata, "generateName");
-    if !prefix.is_empty() {
+    if !prefix.is_empty() && resource.behavior.validates_generate_name() {
         complaints(errors, &path.child("generateName"), prefix, check(prefix, true));
     }
     match text(metadata, "name") {
@@ -90,6 +90,12 @@ fn validate_common(path: &Path, metadata: &Value, errors: &mut ErrorList) {
     validate_annotations(path, metadata, errors);
     validate_owner_references(path, metadata, errors);
     validate_managed_fields(path, metadata, errors);
+}
+
+/// Of a template.
+pub fn validate_template(path: &Path, metadata: &Value, errors: &mut ErrorList) {
+    validate_annotations(path, metadata, errors);
+    labels(errors, path, metadata, "labels");
 }
 
 /// `annotations` of an object or of a template.

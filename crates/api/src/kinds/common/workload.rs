@@ -56,8 +56,13 @@ pub fn template_matches(errors: &mut ErrorList, path: &Path, spec: &Value) {
 
 /// The template of something that keeps its pods running. `kind` is named in the words about deadlines.
 pub fn running_template(errors: &mut ErrorList, path: &Path, spec: &Value, kind: &str) {
+    pod_spec::validation::template(errors, &path.child("template"), &spec["template"]);
+    runs_forever(errors, path, spec, kind);
+}
+
+/// The pods of a template start again whenever they end.
+pub fn runs_forever(errors: &mut ErrorList, path: &Path, spec: &Value, kind: &str) {
     let path = path.child("template");
-    pod_spec::validation::template(errors, &path, &spec["template"]);
     let pod = &spec["template"]["spec"];
     if text(pod, "restartPolicy") != "Always" {
         errors.not_supported(&path.child("spec").child("restartPolicy"), text(pod, "restartPolicy"), &["Always"]);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     field::{ErrorList, Path},
     kinds::{
-        Behavior, Column,
+        Behavior, Column, MetadataValidation,
         common::{
             access::{int_at, is_set, part, text, text_at},
             checks,
@@ -37,6 +37,11 @@ impl<const CORE: bool> Behavior for Event<CORE> {
     /// One set of objects, which both groups show.
     fn storage_version(&self) -> Option<(&'static str, &'static str)> {
         (!CORE).then_some(("", "v1"))
+    }
+
+    /// Upstream's validation of core events never looks at it.
+    fn metadata_validation(&self) -> MetadataValidation {
+        if CORE { MetadataValidation::Alone } else { MetadataValidation::Last }
     }
 
     fn is_counted_by_quota(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::{
     kinds::{
         Behavior,
         common::{
-            access::{default_to, each, entries, is_set, items, part_mut, text},
+            access::{default_to, each, entries, is_set, items, part_mut, text, text_at},
             checks,
             columns::plain,
             quantities,
@@ -35,6 +35,14 @@ impl Behavior for LimitRange {
                 fill(limit, "defaultRequest", "min");
             }
         });
+    }
+
+    /// One without a name gets one.
+    fn prepare_create(&self, object: &mut Value) {
+        let uid = text_at(object, "metadata.uid").to_string();
+        if let Some(metadata) = part_mut(object, "metadata") {
+            default_to(metadata, "name", uid);
+        }
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
@@ -114,7 +122,12 @@ fn validate_limit(errors: &mut ErrorList, path: &Path, limit: &Value, kind: &str
                     least.canonical(),
                     most.canonical()
                 );
-                let shown = plain(&limit[field][name]);
+                // Of its defaults upstream shows the bound.
+                let shown = match (field, low) {
+                    ("default", "min") => plain(value),
+                    ("default", _) => plain(&limit[high][name]),
+                    _ => plain(&limit[field][name]),
+                };
                 errors.invalid(&path.child(field).key(name), shown, words);
             }
         }

@@ -20,6 +20,7 @@ use crate::{
         core::{persistent_volume_claim, pod_spec},
     },
     names,
+    quantity::Quantity,
 };
 
 #[derive(Default)]
@@ -70,12 +71,18 @@ fn validate_spec(errors: &mut ErrorList, path: &Path, spec: &Value) {
     let capacity = path.child("capacity");
     if !is_set(spec, "capacity") {
         errors.required(&capacity, "");
-    } else if spec["capacity"].get("storage").is_none() {
-        errors.not_supported(&capacity, spec["capacity"].clone(), &["storage"]);
+    }
+    let sizes = spec.get("capacity").cloned().unwrap_or_else(|| json!({}));
+    if sizes.get("storage").is_none() || entries(spec, "capacity").count() > 1 {
+        errors.not_supported(&capacity, sizes, &["storage"]);
     }
     for (name, value) in entries(spec, "capacity") {
         let path = capacity.key(name);
-        if let Some(size) = pod_spec::resources::quantity(errors, &path, name, value).filter(|size| size.sign() <= 0) {
+        let Some(size) = Quantity::from_value(value) else { continue };
+        if size.sign() < 0 {
+            errors.invalid(&path, size.value(), "must be a valid resource quantity");
+        }
+        if size.sign() <= 0 {
             errors.invalid(&path, size.canonical(), "must be greater than zero");
         }
     }
@@ -207,6 +214,8 @@ impl Behavior for PersistentVolume {
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        // Twice, as upstream's strategy and its check of the update both do.
+        self.validate_create(object, errors);
         self.validate_create(object, errors);
         let (new, old) = (&object["spec"], &old["spec"]);
         if SOURCES.iter().any(|source| !checks::same(&new[*source], &old[*source])) {

@@ -229,15 +229,20 @@ fn validate_update(errors: &mut ErrorList, new: &Value, old: &Value) {
         }
         set(&mut allowed, "volumeAttributesClassName", old_spec["volumeAttributesClassName"].clone());
     }
-    if !checks::same(&allowed, &before) {
+    // A class that is empty is said, and so is another than none.
+    let class = |spec: &Value| spec.get("storageClassName").filter(|class| !class.is_null()).cloned();
+    let class_went = class(old_spec).is_some() && class(new_spec).is_none();
+    if class_went || !checks::same(&allowed, &before) {
         errors.forbidden(
             &path,
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n",
         );
     }
     let size = |value: &Value| Quantity::from_value(&value["storage"]);
-    let (wanted, had) = (size(&new_spec["resources"]["requests"]), size(&old_spec["resources"]["requests"]));
-    if wanted < had && wanted <= size(&old["status"]["capacity"]) {
+    let [wanted, had, there] =
+        [&new_spec["resources"]["requests"], &old_spec["resources"]["requests"], &new["status"]["capacity"]]
+            .map(|list| size(list).unwrap_or_default());
+    if wanted < had && wanted <= there {
         errors.forbidden(
             &path.child("resources").child("requests").child("storage"),
             "field can not be less than status.capacity",

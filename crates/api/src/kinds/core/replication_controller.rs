@@ -65,6 +65,10 @@ impl Behavior for ReplicationController {
         workload::running_template(errors, &path, spec, "ReplicationController");
     }
 
+    fn validates_generate_name(&self) -> bool {
+        false
+    }
+
     fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
         ReplicaSet.validate_status_update(object, old, errors);
     }

@@ -106,6 +106,9 @@ fn validate_amounts(errors: &mut ErrorList, path: &Path, owner: &Value, field: &
         let path = path.child(field).key(name);
         // `count/deployments.apps` and extended resources have a slash; the rest must be known.
         resources::resource_name(errors, &path, name);
+        if !name.contains('/') && !resources::is_quota_resource(name) {
+            errors.invalid(&path, name, "must be a standard resource for quota");
+        }
         resources::quantity(errors, &path, name, value);
     }
 }

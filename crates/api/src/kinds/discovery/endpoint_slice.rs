@@ -113,7 +113,7 @@ fn validate_endpoints(errors: &mut ErrorList, slice: &Value) {
     let path = Path::new("endpoints");
     let endpoints = items(slice, "endpoints");
     if endpoints.len() > ENDPOINTS_MAX {
-        errors.too_many(&path, endpoints.len(), ENDPOINTS_MAX);
+        return errors.too_many(&path, endpoints.len(), ENDPOINTS_MAX);
     }
     for (index, endpoint) in endpoints.iter().enumerate() {
         let path = path.index(index);
@@ -127,8 +127,8 @@ fn validate_endpoints(errors: &mut ErrorList, slice: &Value) {
         for (index, address) in texts(endpoint, "addresses").enumerate() {
             validate_address(errors, &at, index, address, kind);
         }
-        checks::optional_name(errors, &path, endpoint, "nodeName", |name| names::dns_subdomain(name, false));
-        checks::optional_name(errors, &path, endpoint, "hostname", |name| names::dns_label(name, false));
+        checks::said_name(errors, &path, endpoint, "nodeName", |name| names::dns_subdomain(name, false));
+        checks::said_name(errors, &path, endpoint, "hostname", |name| names::dns_label(name, false));
         if is_set(endpoint, "hints") {
             validate_hints(errors, &path.child("hints"), &endpoint["hints"]);
         }
@@ -137,6 +137,10 @@ fn validate_endpoints(errors: &mut ErrorList, slice: &Value) {
 
 fn validate_address(errors: &mut ErrorList, path: &Path, index: usize, address: &str, kind: &str) {
     let at = path.index(index);
+    // Of other types nothing is known.
+    if !matches!(kind, "FQDN" | "IPv4" | "IPv6") {
+        return;
+    }
     if kind == "FQDN" {
         let name = address.strip_suffix('.').unwrap_or(address);
         complaints(errors, &at, name, names::dns_subdomain(name, false));

@@ -45,7 +45,11 @@ impl Behavior for FlowSchema {
         }
         if let Some(method) = part(spec, "distinguisherMethod") {
             let path = path.child("distinguisherMethod");
-            checks::one_of(errors, &path, method, "type", &["ByNamespace", "ByUser"]);
+            let kind = text(method, "type");
+            if !matches!(kind, "ByNamespace" | "ByUser") {
+                let shown = format!("{{\"Type\":{}}}", Value::from(kind));
+                errors.not_supported_shown(&path.child("type"), shown, &["ByNamespace", "ByUser"]);
+            }
         }
         let level = path.child("priorityLevelConfiguration");
         match text(&spec["priorityLevelConfiguration"], "name") {

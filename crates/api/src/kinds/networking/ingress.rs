@@ -112,7 +112,11 @@ fn validate_spec(errors: &mut ErrorList, spec: &Value) {
     let path = Path::new("spec");
     let backend = part(spec, "defaultBackend");
     if !is_set(spec, "rules") && backend.is_none() {
-        errors.invalid(&path, json!([]), "either `defaultBackend` or `rules` must be specified");
+        errors.invalid(
+            &path,
+            spec.get("rules").cloned().unwrap_or_default(),
+            "either `defaultBackend` or `rules` must be specified",
+        );
     }
     if let Some(backend) = backend {
         validate_backend(errors, &path.child("defaultBackend"), backend);
@@ -156,7 +160,9 @@ fn validate_path(errors: &mut ErrorList, path: &Path, route: &Value) {
     let (kind, value) = (text(route, "pathType"), text(route, "path"));
     let at = path.child("path");
     match kind {
-        "" => return errors.required(&path.child("pathType"), "pathType must be specified"),
+        "" if route.get("pathType").is_none_or(Value::is_null) => {
+            return errors.required(&path.child("pathType"), "pathType must be specified");
+        }
         "Exact" | "Prefix" => {
             if !value.starts_with('/') {
                 errors.invalid(&at, value, ABSOLUTE);

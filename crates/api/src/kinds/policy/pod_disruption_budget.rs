@@ -10,9 +10,10 @@ use crate::{
     kinds::{
         Behavior, Column,
         common::{
-            access::{int_at, is_set},
+            access::{int_at, is_set, items},
             checks,
             columns::{age, age_of, integer, name, name_of, plain, string},
+            conditions,
         },
     },
     names,
@@ -42,6 +43,8 @@ impl Behavior for PodDisruptionBudget {
     }
 
     fn validate_status_update(&self, object: &Value, _old: &Value, errors: &mut ErrorList) {
+        let path = Path::new("status").child("conditions");
+        conditions::validate(errors, &path, items(&object["status"], "conditions"));
         let counts = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
         checks::not_negative(errors, &Path::new("status"), &object["status"], &counts);
     }

@@ -41,6 +41,10 @@ impl Behavior for DeviceClass {
         self.validate_create(object, errors);
     }
 
+    fn validates_generate_name(&self) -> bool {
+        false
+    }
+
     fn has_generation(&self) -> bool {
         true
     }

@@ -13,6 +13,7 @@ use crate::{
             access::part_mut,
             checks,
             columns::{age, age_of, name, name_of},
+            metadata,
         },
         resource::{disabled_fields, resource_claim::default_claim_spec, validation::claim_spec},
     },
@@ -45,10 +46,13 @@ impl Behavior for ResourceClaimTemplate {
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        claim_spec(errors, &Path::new("spec").child("spec"), &object["spec"]["spec"]);
+        let (path, metadata) = (Path::new("spec"), &object["spec"]["metadata"]);
+        metadata::validate_template(&path.child("metadata"), metadata, errors);
+        claim_spec(errors, &path.child("spec"), &object["spec"]["spec"]);
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
         checks::immutable(errors, &Path::default(), object, old, "spec");
     }
 

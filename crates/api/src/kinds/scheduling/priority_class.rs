@@ -63,6 +63,10 @@ impl Behavior for PriorityClass {
         true
     }
 
+    fn generation_grows(&self) -> bool {
+        false
+    }
+
     fn columns(&self) -> &'static [Column] {
         const COLUMNS: [Column; 5] = [
             name(),

@@ -55,14 +55,19 @@ impl Behavior for CsiDriver {
         let (path, spec) = (Path::new("spec"), &object["spec"]);
         let policies = ["File", "None", "ReadWriteOnceWithFSType"];
         checks::optional_one_of(errors, &path, spec, "fsGroupPolicy", &policies);
-        for mode in texts(spec, "volumeLifecycleModes").filter(|mode| !matches!(*mode, "Persistent" | "Ephemeral")) {
-            errors.not_supported_as_listed(&path.child("volumeLifecycleModes"), mode, &["Persistent", "Ephemeral"]);
-        }
         let requests = items(spec, "tokenRequests");
         for (index, request) in requests.iter().enumerate() {
             let path = path.child("tokenRequests").index(index);
             if requests[..index].iter().any(|other| text(other, "audience") == text(request, "audience")) {
                 errors.duplicate(&path.child("audience"), text(request, "audience"));
+                continue;
+            }
+            if let Some(seconds) = int(request, "expirationSeconds").filter(|s| *s > 1 << 32) {
+                errors.invalid(
+                    &path.child("expirationSeconds"),
+                    seconds,
+                    "may not specify a duration larger than 2^32 seconds",
+                );
             }
             if let Some(seconds) = int(request, "expirationSeconds").filter(|s| *s < 600) {
                 errors.invalid(
@@ -71,6 +76,9 @@ impl Behavior for CsiDriver {
                     "may not specify a duration less than 10 minutes",
                 );
             }
+        }
+        for mode in texts(spec, "volumeLifecycleModes").filter(|mode| !matches!(*mode, "Persistent" | "Ephemeral")) {
+            errors.not_supported_as_listed(&path.child("volumeLifecycleModes"), mode, &["Persistent", "Ephemeral"]);
         }
     }
 

@@ -17,6 +17,8 @@ use crate::{
     names,
 };
 
+const DRIVER_BYTES_MAX: usize = 63;
+
 #[derive(Default)]
 pub struct CsiNode;
 
@@ -30,6 +32,9 @@ impl Behavior for CsiNode {
         let drivers = items(&object["spec"], "drivers");
         for (index, driver) in drivers.iter().enumerate() {
             let at = path.index(index);
+            if text(driver, "name").len() > DRIVER_BYTES_MAX {
+                errors.too_long(&at.child("name"), DRIVER_BYTES_MAX);
+            }
             checks::required_name(errors, &at, driver, "name", |name| {
                 names::dns_subdomain(&name.to_lowercase(), false)
             });

@@ -54,7 +54,11 @@ impl Behavior for StorageClass {
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let path = Path::default();
-        checks::required_name(errors, &path, object, "provisioner", |name| names::qualified_name(&name.to_lowercase()));
+        match text(object, "provisioner").to_lowercase() {
+            name if name.is_empty() => errors.required(&path.child("provisioner"), ""),
+            // Shown as it is checked.
+            name => checks::complaints(errors, &path.child("provisioner"), &name, names::qualified_name(&name)),
+        }
         let parameters: usize =
             entries(object, "parameters").map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
         if entries(object, "parameters").count() > PARAMETERS_MAX {
@@ -63,17 +67,19 @@ impl Behavior for StorageClass {
         if parameters > PARAMETERS_BYTES_MAX {
             errors.too_long(&path.child("parameters"), PARAMETERS_BYTES_MAX);
         }
-        checks::optional_one_of(errors, &path, object, "reclaimPolicy", &["Delete", "Retain"]);
+        if !text(object, "reclaimPolicy").is_empty() {
+            checks::one_of(errors, &path, object, "reclaimPolicy", &["Delete", "Retain"]);
+        }
         checks::one_of(errors, &path, object, "volumeBindingMode", &BINDING_MODES);
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
         for field in ["parameters", "provisioner", "reclaimPolicy"] {
             if !checks::same(&object[field], &old[field]) {
                 errors.forbidden(&Path::new(field), format!("updates to {field} are forbidden."));
             }
         }
-        checks::one_of(errors, &Path::default(), object, "volumeBindingMode", &BINDING_MODES);
         checks::immutable(errors, &Path::default(), object, old, "volumeBindingMode");
     }
 

@@ -31,21 +31,14 @@ impl Behavior for VolumeAttachment {
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-        let (path, spec) = (Path::new("spec"), &object["spec"]);
-        checks::required(errors, &path, spec, "attacher");
-        let source = &spec["source"];
-        match (is_set(source, "inlineVolumeSpec"), is_set(source, "persistentVolumeName")) {
-            (false, false) => errors.required(&path.child("source"), ONE),
-            (true, true) => errors.forbidden(&path.child("source"), ONE),
-            _ => {}
-        }
-        let node = text(spec, "nodeName");
-        checks::complaints(errors, &path.child("nodeName"), node, names::dns_subdomain(node, false));
+        self.validate_spec(object, errors);
+        let source = &object["spec"]["source"];
+        let path = Path::new("spec").child("source");
+        checks::optional_name(errors, &path, source, "persistentVolumeName", |name| names::dns_subdomain(name, false));
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        self.validate_create(object, errors);
+        self.validate_spec(object, errors);
         checks::immutable(errors, &Path::default(), object, old, "spec");
     }
 
@@ -83,5 +76,21 @@ impl Behavior for VolumeAttachment {
             json!(flag(&object["status"], "attached")),
             age_of(object, now),
         ]
+    }
+}
+
+impl VolumeAttachment {
+    fn validate_spec(&self, object: &Value, errors: &mut ErrorList) {
+        const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        checks::required(errors, &path, spec, "attacher");
+        let source = &spec["source"];
+        match (is_set(source, "inlineVolumeSpec"), is_set(source, "persistentVolumeName")) {
+            (false, false) => errors.required(&path.child("source"), ONE),
+            (true, true) => errors.forbidden(&path.child("source"), ONE),
+            _ => {}
+        }
+        let node = text(spec, "nodeName");
+        checks::complaints(errors, &path.child("nodeName"), node, names::dns_subdomain(node, false));
     }
 }

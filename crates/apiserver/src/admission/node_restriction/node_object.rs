@@ -3,6 +3,8 @@
 //! Pod ranges are the IPAM controller's alone, and a node takes no address that another node has. Every other node
 //! routes by them.
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 
 use api::ApiError;
@@ -96,13 +98,21 @@ fn foreign_address(cluster: &Cluster, node: &str, a: &Attributes<'_>) -> Result<
     }
     for other in cluster.list("nodes", "").iter().filter(|other| other.meta.name != node) {
         let value = other.value();
-        let theirs = addresses(&value);
-        if let Some(taken) = added.iter().find(|address| theirs.contains(address)) {
+        let theirs: Vec<_> = addresses(&value).into_iter().map(spelled_once).collect();
+        if let Some(taken) = added.iter().find(|address| theirs.contains(&spelled_once(address))) {
             let why = format!("node {node:?} is not allowed to take address {taken:?} of node {:?}", other.meta.name);
             return Err(a.forbidden(&why));
         }
     }
     Ok(())
+}
+
+/// Others parse what is written there: however it is spelled, it is the same address or name.
+fn spelled_once(address: &str) -> String {
+    match address.parse::<IpAddr>() {
+        Ok(ip) => ip.to_canonical().to_string(),
+        Err(_) => address.trim_end_matches('.').to_ascii_lowercase(),
+    }
 }
 
 fn addresses(node: &Value) -> Vec<&str> {

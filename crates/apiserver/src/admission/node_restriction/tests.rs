@@ -90,6 +90,12 @@ async fn a_node_does_not_take_an_address_of_another() {
         ("ExternalIP", "198.51.100.1", ""),
         ("InternalIP", "192.0.2.2", "403 node \"n1\" is not allowed to take address \"192.0.2.2\" of node \"n2\""),
         ("InternalDNS", "n2", "403 node \"n1\" is not allowed to take address \"n2\" of node \"n2\""),
+        ("InternalDNS", "N2.", "403 node \"n1\" is not allowed to take address \"N2.\" of node \"n2\""),
+        (
+            "InternalIP",
+            "::ffff:192.0.2.2",
+            "403 node \"n1\" is not allowed to take address \"::ffff:192.0.2.2\" of node \"n2\"",
+        ),
     ] {
         let mut object = f.ok(Method::GET, "/api/v1/nodes/n1", Value::Null).await;
         let addresses = object["status"]["addresses"].as_array_mut().unwrap();

@@ -24,7 +24,7 @@ use self::{
     distributed_claims::ClaimResolver,
     key_set::KeySet,
 };
-use super::{AuthenticatorResponse, TokenAuthenticator, User};
+use super::{AuthenticatorResponse, TokenAuthenticator, User, log_throttle::LogThrottle};
 use crate::{
     server::{
         config::{Config, Oidc},
@@ -100,6 +100,7 @@ impl Issuers {
 
 pub struct JwtTokens {
     issuers: Arc<Reloadable<Issuers>>,
+    log: LogThrottle,
     env: Env,
 }
 
@@ -121,7 +122,7 @@ impl JwtTokens {
             Some(Oidc::File(path)) => from_file(path, config, all, env, metrics)?,
         };
         issuers.current().by_url.values().for_each(|issuer| issuer.keys.prepare());
-        Ok(Some(Self { issuers, env: env.clone() }))
+        Ok(Some(Self { issuers, log: LogThrottle::default(), env: env.clone() }))
     }
 
     /// What the file says of requests without credentials.
@@ -183,7 +184,10 @@ impl TokenAuthenticator for JwtTokens {
                 Ok(Some(user.into()))
             }
             Err(error) => {
-                tracing::warn!(issuer = issuer.config.issuer.url, error, "unable to authenticate the request");
+                if let Some(left_out) = self.log.passes(&self.env) {
+                    let issuer = &issuer.config.issuer.url;
+                    tracing::warn!(issuer, error, left_out, "unable to authenticate the request");
+                }
                 Err(ApiError::unauthorized())
             }
         }

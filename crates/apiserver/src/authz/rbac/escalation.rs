@@ -42,7 +42,10 @@ impl Escalation {
         if self.may(a.user, "escalate", &a.resource.plural, a.namespace, a.name).await {
             return Ok(());
         }
-        let rules: Vec<Rule> = serde_json::from_value(a.object["rules"].clone()).unwrap_or_default();
+        // What can't be read here might be read elsewhere: it is not taken for rules that allow nothing.
+        let rules: Option<Vec<Rule>> = serde_json::from_value(a.object["rules"].clone())
+            .map_err(|error| self.refuse(a, &format!("the rules can't be read: {error}")))?;
+        let rules = rules.unwrap_or_default();
         if let Some(why) = self.exceeds(a.user, a.namespace, &rules) {
             return Err(self.refuse(a, &why));
         }
@@ -61,7 +64,9 @@ impl Escalation {
     }
 
     async fn binding(&self, a: &Attributes<'_>) -> Result<(), ApiError> {
-        let role: RoleRef = serde_json::from_value(a.object["roleRef"].clone()).unwrap_or_default();
+        let role: Option<RoleRef> = serde_json::from_value(a.object["roleRef"].clone())
+            .map_err(|error| self.refuse(a, &format!("the reference to a role can't be read: {error}")))?;
+        let role = role.unwrap_or_default();
         let plural = if role.kind == "Role" { "roles" } else { "clusterroles" };
         if self.may(a.user, "bind", plural, a.namespace, &role.name).await {
             return Ok(());

@@ -79,6 +79,49 @@ async fn roles_and_bindings_decide_and_guard_themselves() {
     assert_eq!(list(&User::new("carol", &[])).await.0, 403);
 }
 
+/// Whatever made a role unreadable here, a reader that bears with it would find more than its author holds.
+#[tokio::test]
+async fn rules_that_cannot_be_read_are_not_taken_for_none() {
+    let server = server().await;
+    let metrics = crate::server::reload::ReloadMetrics::new("");
+    let authorizer = Arc::new(crate::authz::chain(&server.config, &server.cluster, &metrics).unwrap());
+    let guard = escalation::Escalation { rbac: Arc::new(Rbac::new(&server.cluster)), authorizer };
+    let (alice, all) = (User::new("alice", &[]), json!({ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }));
+    let check = async |plural: &str, object: Value, expected: Result<(), (u16, &str)>| {
+        let resource = api::kinds::builtin().iter().find(|resource| resource.plural == plural).unwrap();
+        let attributes = crate::admission::Attributes {
+            user: &alice,
+            operation: crate::admission::Operation::Create,
+            resource,
+            subresource: "",
+            namespace: "",
+            name: "r",
+            object: object.clone(),
+            old: Value::Null,
+            dry_run: false,
+            options: Value::Null,
+            warnings: Vec::new(),
+        };
+        let found = guard.check(&attributes).await;
+        match (&found, expected) {
+            (Ok(()), Ok(())) => {}
+            (Err(error), Err((code, part))) => {
+                assert!(error.code == code && error.message.contains(part), "{object}: {error:?}");
+            }
+            _ => panic!("{object}: {found:?}, expected {expected:?}"),
+        }
+    };
+    check("clusterroles", json!({ "rules": [all] }), Err((403, "not currently held"))).await;
+    let mut odd = all.clone();
+    odd["resourceNames"] = Value::Null;
+    for rules in [json!([odd]), json!([all, "odd"]), json!({ "0": all })] {
+        check("clusterroles", json!({ "rules": rules }), Err((403, "can't be read"))).await;
+    }
+    check("clusterroles", json!({ "rules": null }), Ok(())).await;
+    let role = json!({ "kind": "ClusterRole", "name": ["cluster-admin"] });
+    check("clusterrolebindings", json!({ "roleRef": role }), Err((403, "can't be read"))).await;
+}
+
 #[tokio::test]
 async fn components_may_do_their_work_and_no_more() {
     let server = server().await;

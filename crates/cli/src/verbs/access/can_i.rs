@@ -112,7 +112,7 @@ async fn resource_attributes(
     };
     let (resource, group, version, namespaced) = match word {
         "*" => ("*".to_string(), "*".to_string(), String::new(), true),
-        word => match session.discovery().await?.find(word) {
+        word => match session.resource_if_any(word).await? {
             Some(found) => (found.name.clone(), found.group.clone(), String::new(), found.namespaced),
             None => {
                 let (resource, group) = word.split_once('.').unwrap_or((word, ""));

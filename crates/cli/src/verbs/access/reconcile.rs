@@ -62,7 +62,13 @@ async fn reconcile(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("must specify one of -f and -k"));
     }
     let mut operation = Operation::of(session, matches)?;
-    for info in selection.all_or_nothing(session).await? {
+    let (documents, failures) = selection.documents(session).await?;
+    if let Some(refused) = documents.iter().find_map(|document| older_version(&document.object)) {
+        return Err(Failure::message(refused));
+    }
+    let (infos, failures) = selection.infos(session, documents, failures).await?;
+    Failure::aggregate(failures)?;
+    for info in infos {
         let (field, remove) = match info.resource.kind.as_str() {
             "Role" | "ClusterRole" => ("rules", matches.bool("remove-extra-permissions")),
             "RoleBinding" | "ClusterRoleBinding" => ("subjects", matches.bool("remove-extra-subjects")),
@@ -78,6 +84,14 @@ async fn reconcile(session: &Session, matches: &Matches) -> Result<()> {
         operation.print(session, &info, &object, "reconciled")?;
     }
     Ok(())
+}
+
+/// Why an object of a version before v1 is refused, before a server that may not serve it is asked.
+fn older_version(object: &Value) -> Option<String> {
+    let (group, version) = object["apiVersion"].as_str()?.split_once('/')?;
+    let old = group == "rbac.authorization.k8s.io" && ["v1alpha1", "v1beta1"].contains(&version);
+    let kind = object["kind"].as_str()?;
+    old.then(|| format!("only rbac.authorization.k8s.io/v1 is supported: not *{version}.{kind}"))
 }
 
 /// What an attempt would do, in kubectl's words.
@@ -162,6 +176,19 @@ async fn one(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_before_v1_are_refused() {
+        let check = |api_version: &str, wanted: Option<&str>| {
+            let found = older_version(&json!({"apiVersion": api_version, "kind": "ClusterRole"}));
+            assert_eq!(found.as_deref(), wanted, "{api_version}");
+        };
+        let refused = "only rbac.authorization.k8s.io/v1 is supported: not *v1beta1.ClusterRole";
+        check("rbac.authorization.k8s.io/v1beta1", Some(refused));
+        check("rbac.authorization.k8s.io/v1", None);
+        check("example.com/v1beta1", None);
+        check("v1", None);
+    }
 
     #[test]
     fn rules_are_added_and_extra_ones_removed_if_told() {

@@ -87,14 +87,6 @@ async fn view(session: &Session, matches: &Matches) -> Result<()> {
         for list in ["clusters", "contexts", "users"] {
             map.entry(list).or_insert(Value::Null);
         }
-        // What a context does not say is shown as empty.
-        for context in map["contexts"].as_array_mut().into_iter().flatten() {
-            for field in ["cluster", "user"] {
-                if context["context"][field].is_null() {
-                    context["context"][field] = "".into();
-                }
-            }
-        }
     }
     let format = Format::parse(matches, ALLOWED)?.unwrap_or(Format::Yaml);
     session.output.print(&Printer::new(format, true).text(&value)?);

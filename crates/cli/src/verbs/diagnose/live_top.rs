@@ -13,7 +13,7 @@ use crate::{
     resource::items_of,
     run,
     session::Session,
-    verbs::streams::terminal,
+    terminal,
 };
 
 const FLAGS: &[Flag] = &[

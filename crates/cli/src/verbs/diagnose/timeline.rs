@@ -19,7 +19,7 @@ pub static COMMAND: Command = Command {
 
 async fn run(session: &Session, matches: &Matches) -> Result<()> {
     let json = wants_json(matches)?;
-    let reader = RestReader { session };
+    let reader = RestReader::new(session);
     for info in named(session, matches).await? {
         let stations = timeline::timeline(&info.object, &reader).await;
         if json {

@@ -38,7 +38,7 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
             return Err(Failure::Exit(UNKNOWN));
         }
     };
-    let reader = RestReader { session };
+    let reader = RestReader::new(session);
     let mut wrong = false;
     for (index, info) in infos.iter().enumerate() {
         let verdict = why::why(&info.object, &reader, session.env.now()).await;

@@ -46,14 +46,17 @@ async fn uncordon(session: &Session, matches: &Matches) -> Result<()> {
 /// The nodes that names or a selector say.
 pub async fn nodes(session: &Session, matches: &Matches) -> Result<Vec<Info>> {
     let mut selection = Selection::of(session, matches)?;
-    if matches.args.is_empty() && selection.selector.is_empty() {
+    if matches.args.is_empty() && !matches.changed("selector") {
         return Err(Failure::usage(format!("USAGE: {} NODE [flags]", matches.command.trim_start_matches("kubectl "))));
     }
     if !matches.args.is_empty() && !selection.selector.is_empty() {
         return Err(Failure::usage("cannot specify both a node name and a --selector option"));
     }
-    let names = matches.args.iter().map(|n| n.trim_start_matches("node/").to_string());
-    selection.arguments = std::iter::once("nodes".to_string()).chain(names).collect();
+    // A selector that was given and is empty names no node: neither none of them nor all.
+    if !matches.args.is_empty() || !selection.selector.is_empty() {
+        let names = matches.args.iter().map(|n| n.trim_start_matches("node/").to_string());
+        selection.arguments = std::iter::once("nodes".to_string()).chain(names).collect();
+    }
     let (infos, failures) = selection.select(session).await?;
     // The first that is not there ends it.
     failures.into_iter().next().map_or(Ok(infos), Err)
@@ -89,4 +92,23 @@ pub async fn set(session: &Session, node: &Info, unschedulable: bool, dry_run: D
     }
     session.output.line(&format!("node/{} {done}{suffix}", node.name));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fake::FakeServer;
+
+    #[test]
+    fn an_empty_selector_names_no_node() {
+        let check = |words: &[&str], wanted: &str| {
+            let server = FakeServer::of_pods();
+            let (_, err, code) = server.run(words);
+            assert!(err.starts_with(wanted), "{words:?}: {err}");
+            assert_eq!((code, server.asked.borrow().len()), (1, 0), "{words:?}");
+        };
+        check(&["cordon", "--selector="], "error: You must provide one or more resources");
+        check(&["drain", "-l", ""], "error: You must provide one or more resources");
+        check(&["cordon"], "error: USAGE: cordon NODE [flags]");
+        check(&["drain"], "error: USAGE: drain NODE [flags]");
+    }
 }

@@ -48,9 +48,6 @@ const EVICTION_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 async fn drain(session: &Session, matches: &Matches) -> Result<()> {
     let dry_run = DryRun::of(session, matches)?;
-    if matches.args.is_empty() && matches.opt("selector").is_none() {
-        return Err(Failure::usage("USAGE: drain NODE [flags]"));
-    }
     let nodes = cordon::nodes(session, matches).await?;
     for node in &nodes {
         cordon::set(session, node, true, dry_run).await?;

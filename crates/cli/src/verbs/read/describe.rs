@@ -43,7 +43,7 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
             failures.clear();
         }
     }
-    let reader = RestReader { session };
+    let reader = RestReader::in_chunks_of(session, matches.int("chunk-size"));
     let context = Context { now: session.env.now(), zone: jiff::tz::TimeZone::system() };
     for (index, info) in infos.iter().enumerate() {
         let text = describe::describe(&info.object, &reader, &context, matches.bool("show-events")).await;
@@ -74,4 +74,30 @@ async fn by_prefix(session: &Session, selection: &Selection, words: &[String]) -
     let wide = Selection { arguments: vec![words[0].clone()], ..selection.clone() };
     let (infos, _) = wide.select(session).await?;
     Ok(infos.into_iter().filter(|info| info.name.starts_with(&words[1])).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::fake::FakeServer;
+
+    /// The flag counts for what is read beside the object too.
+    #[test]
+    fn chunk_size_holds_for_related_objects() {
+        let check = |flag: &str, list: &'static str, asked_with: Option<&str>| {
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "default"}});
+            let server = FakeServer::of_pods().on(list, 200, json!({"kind": "PodList", "items": [pod]}));
+            let (_, err, code) = server.run(&["describe", "pods", flag]);
+            assert_eq!((err.as_str(), code), ("", 0), "{flag}");
+            let asked = server.asked.borrow();
+            let events: Vec<&String> = asked.iter().map(|(line, _)| line).filter(|l| l.contains("/events?")).collect();
+            assert_eq!(events.len(), 1, "{flag}: {asked:?}");
+            let limit = events[0].split_once("limit=").map(|(_, limit)| limit);
+            assert_eq!(limit, asked_with, "{flag}: {events:?}");
+        };
+        check("--chunk-size=10", "GET /api/v1/namespaces/default/pods?limit=10", Some("10"));
+        check("--chunk-size=500", "GET /api/v1/namespaces/default/pods?limit=500", Some("500"));
+        check("--chunk-size=0", "GET /api/v1/namespaces/default/pods", None);
+    }
 }

@@ -147,3 +147,28 @@ impl View {
         !self.writer.has_flushed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::fake::FakeServer;
+
+    /// Also where the file has them in one list.
+    #[test]
+    fn several_objects_of_a_file_are_not_watched() {
+        let pod = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}});
+        let folder = tempfile::tempdir().expect("a directory");
+        let file = folder.path().join("pods.json");
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": [pod("a"), pod("b")]});
+        std::fs::write(&file, list.to_string()).expect("a file");
+        let server = FakeServer::of_pods().on("GET /api/v1/namespaces/default/pods/a", 200, pod("a")).on(
+            "GET /api/v1/namespaces/default/pods/b",
+            200,
+            pod("b"),
+        );
+        let (_, err, code) = server.run(&["get", "-f", &file.display().to_string(), "--watch"]);
+        let wanted = "error: watch is only supported on individual resources and resource collections - 2 resources were found\n";
+        assert_eq!((err.as_str(), code), (wanted, 1));
+    }
+}

@@ -10,11 +10,23 @@ use crate::{
     session::Session,
 };
 
-/// Objects of one answer.
-const CHUNK: &str = "500";
+/// Objects of one answer, where no flag says how many.
+const CHUNK_SIZE: i64 = 500;
 
 pub struct RestReader<'a> {
-    pub session: &'a Session,
+    session: &'a Session,
+    chunk_size: i64,
+}
+
+impl<'a> RestReader<'a> {
+    pub fn new(session: &'a Session) -> Self {
+        Self::in_chunks_of(session, CHUNK_SIZE)
+    }
+
+    /// All at once, if that is 0.
+    pub fn in_chunks_of(session: &'a Session, chunk_size: i64) -> Self {
+        Self { session, chunk_size }
+    }
 }
 
 impl ObjectReader for RestReader<'_> {
@@ -25,7 +37,11 @@ impl ObjectReader for RestReader<'_> {
         }
         let (mut found, mut next) = (Vec::new(), String::new());
         loop {
-            let call = rest.get(query.path()).query("limit", CHUNK).query_opt("continue", &next);
+            let mut call = rest.get(query.path());
+            if self.chunk_size > 0 {
+                call = call.query("limit", self.chunk_size.to_string());
+            }
+            call = call.query_opt("continue", &next);
             let answer = call.value().await.map_err(|e| e.text())?;
             next = answer["metadata"]["continue"].as_str().unwrap_or_default().to_string();
             found.extend(items_of(answer));

@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::{
     containers::{choose, pod},
     exec::{Remote, talk},
-    terminal,
 };
 use crate::{
     command::Command,
@@ -15,6 +14,7 @@ use crate::{
     flags::{Flag, Matches, boolean, duration, string},
     run,
     session::Session,
+    terminal,
 };
 
 const FLAGS: &[Flag] = &[

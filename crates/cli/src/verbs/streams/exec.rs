@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::{
     channels::{self, Streams},
     containers::{self, choose, pod},
-    terminal,
 };
 use crate::{
     command::Command,
@@ -17,6 +16,7 @@ use crate::{
     rest::path::query_escape,
     run,
     session::Session,
+    terminal,
 };
 
 const FLAGS: &[Flag] = &[

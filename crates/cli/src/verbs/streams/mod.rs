@@ -11,4 +11,3 @@ pub mod exec;
 pub mod logs;
 pub mod port_forward;
 pub mod proxy;
-pub mod terminal;

@@ -13,7 +13,7 @@ use api::{ApiError, WatchKind, kinds, pem};
 use client::{Client, EventRecorder, ListParams};
 use env::{Backoff, Env};
 use futures::StreamExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     ByteString,
     api::{
@@ -40,7 +40,7 @@ const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Requests of many pods are not all renewed at the same moment.
 const REFRESH_JITTER_SECONDS_MAX: u64 = 300;
 /// A refresh that has not come so long after its time is told about.
-const REFRESH_OVERDUE: Duration = Duration::from_secs(600);
+const REFRESH_OVERDUE: SignedDuration = SignedDuration::from_secs(600);
 const LATENESS_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
@@ -73,7 +73,9 @@ impl State {
         match self {
             Self::NotIssued => "not_yet_issued",
             Self::Fresh { not_after, .. } if now > *not_after => "expired",
-            Self::Fresh { refresh_at, .. } if now > *refresh_at + REFRESH_OVERDUE => "overdue_for_refresh",
+            Self::Fresh { refresh_at, .. } if now.duration_since(*refresh_at) > REFRESH_OVERDUE => {
+                "overdue_for_refresh"
+            }
             Self::Fresh { .. } => "fresh",
             Self::Refused { condition: "Denied", .. } => "denied",
             Self::Refused { .. } => "failed",
@@ -107,7 +109,7 @@ fn outcome(request: &PodCertificateRequest, key: &str, jitter: Duration) -> Opti
     let chain = blocks.iter().map(|block| pem::encode("CERTIFICATE", &block.content)).collect();
     Some(State::Fresh {
         credential: Credential { key: key.to_string(), chain },
-        refresh_at: status.begin_refresh_at.as_ref()?.0 + jitter,
+        refresh_at: status.begin_refresh_at.as_ref()?.0.checked_add(jitter).unwrap_or(Timestamp::MAX),
         not_after: status.not_after.as_ref()?.0,
     })
 }

@@ -19,7 +19,7 @@ use crate::{
         file_system,
         local_storage::LocalDirectory,
         ownership_progress::OwnershipProgress,
-        plugin::{MountContext, Mounter, SetUp, Spec, VolumePlugin, Warning, is_block},
+        plugin::{Expander, MountContext, Mounter, SetUp, Spec, VolumePlugin, Warning, is_block},
     },
 };
 
@@ -58,6 +58,15 @@ impl VolumePlugin for LocalPlugin {
             };
             Ok(SetUp { path, warning })
         }))
+    }
+
+    fn new_expander(&self, volume: &PersistentVolume, local_storage_dir: &Path) -> Option<Expander> {
+        // What the control plane's provisioner put here it also makes larger.
+        if LocalDirectory::new(local_storage_dir, volume).is_some() {
+            return None;
+        }
+        let local = LocalVolume::new(volume, false);
+        Some(Box::new(move |target: &Path| local.expand(target)))
     }
 }
 
@@ -139,6 +148,17 @@ impl LocalVolume {
         }
         Ok(files.to_path_buf())
     }
+
+    /// Lets the file system, mounted at `target`, have all of a device that has become larger. A directory has the room
+    /// of the file system that it is in, and a device without one is as large as it is.
+    fn expand(&self, target: &Path) -> Result<(), VolumeError> {
+        match (self.block, is_block_device(&self.path)) {
+            (true, _) => Ok(()),
+            (false, true) => Ok(devices::grow(&self.path, target)?),
+            (false, false) if self.path.is_dir() => Ok(()),
+            (false, false) => Err(VolumeError::NeitherDirectoryNorDevice),
+        }
+    }
 }
 
 /// The group that has the files at `path`.
@@ -173,6 +193,19 @@ mod tests {
         check("/dev/null", "Block", "is not a block device");
         check("/dev/null", "Filesystem", "only directory and block device are supported");
         check("/none at all", "Filesystem", "path \"/none at all\" does not exist");
+    }
+
+    #[test]
+    fn what_has_no_file_system_of_its_own_has_nothing_to_grow() {
+        let directory = tempfile::tempdir().unwrap();
+        let grown = |path: &str, mode: &str| {
+            let found = local(json!({"local": {"path": path}, "volumeMode": mode}), false);
+            found.expand(Path::new("/nowhere")).map_err(|error| error.to_string())
+        };
+        assert_eq!(grown(directory.path().to_str().unwrap(), "Filesystem"), Ok(()));
+        assert_eq!(grown("/dev/null", "Block"), Ok(()));
+        let refused = "only directory and block device are supported";
+        assert_eq!(grown("/dev/null", "Filesystem"), Err(refused.into()));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! NFS volumes: an exported directory of a server, mounted by the host's `mount.nfs`.
 //! Inline in a pod or behind a PersistentVolume, which may add mount options.
 //! As upstream's, takes no fsGroup: who may write is the server's to say.
+//! Any pod may name a server: what `mount` would take for one of its options is none (test:
+//! `a_pod_does_not_pass_options_to_mount`).
 
 use std::{
     io,
@@ -86,6 +88,11 @@ impl Export {
     }
 
     fn mount(&self, target: PathBuf) -> Result<SetUp, VolumeError> {
+        // `--fstab=` and a file of the pod's own would have anything of this machine mounted there.
+        if self.device.starts_with('-') {
+            let why = format!("{:?} is no directory of a server", self.device);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
+        }
         if file_system::mounts_below(&target)?.contains(&target) {
             return Ok(SetUp::at(target));
         }
@@ -125,6 +132,22 @@ mod tests {
         check(json!({"nfs": at("s")}), false, "-t nfs s:/x /t");
         check(json!({"nfs": at("s"), "mountOptions": ["nfsvers=4.1"]}), true, "-t nfs -o ro,nfsvers=4.1 s:/x /t");
         check(json!({"nfs": at("fd00::1")}), false, "-t nfs [fd00::1]:/x /t");
+    }
+
+    #[test]
+    fn a_pod_does_not_pass_options_to_mount() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let (target, table) = (root.join("v/mount"), root.join("fstab:"));
+        std::fs::create_dir(&table).unwrap();
+        std::fs::write(table.join("x"), format!("/ {} none bind 0 0\n", target.display())).unwrap();
+        for server in [format!("--fstab={}/fstab", root.display()), "-o".into(), "--all".into()] {
+            let volume = json!({"name": "v", "nfs": {"server": server, "path": "/x"}});
+            let volume = serde_json::from_value(volume).unwrap();
+            let export = Export::new(source(Spec::Inline(&volume)).unwrap(), Spec::Inline(&volume));
+            let error = export.mount(target.clone()).unwrap_err().to_string();
+            assert!(error.contains("is no directory of a server") && !target.exists(), "{error}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct ActualStateOfWorld {
     pods: HashMap<String, BTreeMap<String, PathBuf>>,
     /// Volumes that their driver wants to be told of again and again, by pod UID.
     republished: HashMap<String, BTreeSet<String>>,
-    /// Claims of drivers, and when their sizes were last compared, by pod UID.
+    /// Claims whose volumes can grow, and when their sizes were last compared, by pod UID.
     expandable: HashMap<String, BTreeMap<String, Duration>>,
     /// How large claims of drivers are here, by pod UID.
     sizes: HashMap<String, BTreeMap<String, i64>>,

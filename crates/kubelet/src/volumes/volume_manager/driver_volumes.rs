@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use serde_json::{Value, json};
 
-use super::VolumeManager;
+use super::{VolumeManager, node_expansion::Expandable};
 use crate::{
     csi::{mounter::MountRequest, volume::CsiVolume, volume_stats::DriverStats},
     pod::pod_spec,
@@ -43,7 +43,7 @@ impl VolumeManager {
         };
         let path = self.telling_ownership(pod, &request.ownership, self.csi.mount(&request)).await?;
         if let Some(persistent) = persistent.filter(|_| !is_remount) {
-            self.expand(pod, &request.volume, persistent, &path, None).await?;
+            self.expand(pod, Expandable::Driver(&request.volume), persistent, &path, None).await?;
         }
         let mut actual = self.actual.lock();
         actual.mark_mounted(uid, volume_name, path);

@@ -210,6 +210,12 @@ impl VolumeManager {
         let uid = pod_spec::uid(pod);
         let mounted = self.files.run(format!("{uid}/{}", volume.name), mounter);
         let done = self.telling_ownership(pod, &progress, mounted).await?;
+        if let Some(expandable) = self.expandable_here(spec)
+            && let Some(persistent) = spec.persistent()
+        {
+            self.expand(pod, expandable, persistent, &done.path, None).await?;
+            self.actual.lock().mark_expandable(uid, &volume.name, self.env.monotonic());
+        }
         self.actual.lock().mark_mounted(uid, &volume.name, done.path);
         if let Some(warning) = done.warning {
             self.recorder.warning(&client::reference(pod), warning.reason, warning.message);

@@ -1,6 +1,7 @@
-//! Makes volumes of drivers larger on this node, when the claim's controller has made them larger elsewhere.
-//! `plan` is the core; `csi::mounter` talks to the driver, called while mounting and now and then afterwards.
-//! A claim's status says a size only after the driver has made the volume that large.
+//! Makes volumes larger on this node, when the claim's controller or an administrator has made them larger elsewhere.
+//! `plan` is the core; `csi::mounter` talks to the driver, `plugins` grow what is the node's own. Called while mounting
+//! and now and then afterwards.
+//! A claim's status says a size only after the volume is that large.
 
 use std::{path::Path, time::Duration};
 
@@ -19,7 +20,7 @@ use crate::{
     pod::pod_spec,
     volumes::{
         error::VolumeError,
-        plugin::{Spec, is_claim, is_read_only_claim},
+        plugin::{Expander, Spec, is_claim, is_read_only_claim},
     },
 };
 
@@ -28,6 +29,27 @@ const EXPANSION_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 const RESIZE_CONDITIONS: [&str; 4] =
     ["FileSystemResizePending", "Resizing", "ControllerResizeError", "NodeResizeError"];
+
+/// Who makes a volume larger here.
+pub(super) enum Expandable<'a> {
+    Driver(&'a CsiVolume),
+    /// The node, for a volume of its own.
+    Plugin {
+        expander: Expander,
+        /// Upstream's name for the plugin.
+        plugin: String,
+        read_only: bool,
+    },
+}
+
+impl Expandable<'_> {
+    fn is_read_only(&self) -> bool {
+        match self {
+            Self::Driver(volume) => volume.read_only,
+            Self::Plugin { read_only, .. } => *read_only,
+        }
+    }
+}
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Expansion {
@@ -86,7 +108,7 @@ fn conditions(claim: &PersistentVolumeClaim, failure: Option<(&str, Value)>) -> 
 }
 
 impl VolumeManager {
-    /// Looks, now and then, whether a mounted volume of a driver is to be larger. What fails is told and tried again.
+    /// Looks, now and then, whether a mounted volume is to be larger. What fails is told and tried again.
     pub(super) async fn expand_mounted(&self, pod: &Pod) {
         let uid = pod_spec::uid(pod);
         let now = self.env.monotonic();
@@ -96,9 +118,11 @@ impl VolumeManager {
             let Some(volume) = volumes.find(|volume| volume.name == name && is_claim(volume)) else { continue };
             let Ok(persistent) = self.persistent_volume(pod, volume).await else { continue };
             let spec = Spec::Persistent { volume: &persistent, read_only: is_read_only_claim(volume) };
-            let Some(csi) = CsiVolume::new(spec, pod) else { continue };
+            let csi = CsiVolume::new(spec, pod);
+            let driver = csi.as_ref().map(Expandable::Driver);
+            let Some(expandable) = driver.or_else(|| self.expandable_here(spec)) else { continue };
             let known = self.actual.lock().size_bytes(uid, &name);
-            let expanded = self.expand(pod, &csi, &persistent, &path, known).await;
+            let expanded = self.expand(pod, expandable, &persistent, &path, known).await;
             match expanded {
                 Ok(Some(bytes)) => self.actual.lock().mark_size(uid, &name, bytes),
                 Ok(None) => {}
@@ -111,11 +135,19 @@ impl VolumeManager {
         }
     }
 
+    /// A volume that the node itself can make larger.
+    pub(super) fn expandable_here(&self, spec: Spec<'_>) -> Option<Expandable<'static>> {
+        let Spec::Persistent { volume, read_only } = spec else { return None };
+        let plugin = self.plugins.find(spec)?;
+        let expander = plugin.new_expander(volume, &self.local_storage_dir)?;
+        Some(Expandable::Plugin { expander, plugin: format!("kubernetes.io/{}", plugin.name()), read_only })
+    }
+
     /// The size that the volume has now, where that has changed.
     pub(super) async fn expand(
         &self,
         pod: &Pod,
-        volume: &CsiVolume,
+        expandable: Expandable<'_>,
         persistent: &PersistentVolume,
         path: &Path,
         known_bytes: Option<i64>,
@@ -129,7 +161,7 @@ impl VolumeManager {
         let claim = claim.map_err(|source| VolumeError::GetClaim { claim: format!("{namespace}/{name}"), source })?;
         let Some(expansion) = plan(&claim, persistent, known_bytes) else { return Ok(None) };
         let both = [client::reference(pod), client::reference(&claim)];
-        if volume.read_only {
+        if expandable.is_read_only() {
             let why = "requested read-only file system";
             let message = format!("MountVolume.NodeExpandVolume failed for volume {:?} {why}", persistent.name());
             both.iter().for_each(|about| self.recorder.warning(about, "FileSystemResizeFailed", message.clone()));
@@ -140,7 +172,7 @@ impl VolumeManager {
             let status = json!({ "allocatedResourceStatuses": { "storage": "NodeResizeInProgress" } });
             self.patch_claim_status(&claim, status).await.map_err(|error| VolumeError::Csi(error.to_string()))?;
         }
-        match self.csi.expand(volume, path, expansion.bytes).await {
+        match self.expand_volume(pod, expandable, persistent, path, expansion.bytes).await {
             Ok(true) => {}
             // Nothing is to be done here, then.
             Ok(false) if expansion.is_reported => return Ok(Some(expansion.bytes)),
@@ -162,6 +194,27 @@ impl VolumeManager {
             })?;
         }
         Ok(Some(expansion.bytes))
+    }
+
+    /// Whether the volume was made larger, or there is nothing that could.
+    async fn expand_volume(
+        &self,
+        pod: &Pod,
+        expandable: Expandable<'_>,
+        persistent: &PersistentVolume,
+        path: &Path,
+        bytes: i64,
+    ) -> Result<bool, VolumeError> {
+        match expandable {
+            Expandable::Driver(volume) => self.csi.expand(volume, path, bytes).await,
+            Expandable::Plugin { expander, plugin, .. } => {
+                let (began, path) = (self.env.monotonic(), path.to_path_buf());
+                let key = format!("{}/{} expansion", pod_spec::uid(pod), persistent.name());
+                let expanded = self.files.run(key, move || expander(&path)).await;
+                self.observe(&plugin, "volume_fs_resize", began, expanded.is_ok());
+                expanded.map(|()| true)
+            }
+        }
     }
 
     /// A driver that said no is not asked the same again: the claim says so, and its controller may try another size.

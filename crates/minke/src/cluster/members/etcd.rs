@@ -32,8 +32,8 @@ use crate::{
     },
 };
 
-const CLIENT_PORT: u16 = 2379;
-const PEER_PORT: u16 = 2380;
+pub const CLIENT_PORT: u16 = 2379;
+pub const PEER_PORT: u16 = 2380;
 /// Without a majority of the others it never is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// What it says once it answers, in versions of before 3.5 and since.

@@ -115,6 +115,12 @@ impl Behavior for Job {
         default_labels(object);
     }
 
+    /// Upstream defaults the labels to those of the template without copying them, and then adds to the template's.
+    fn shares_template_labels(&self, object: &Value) -> bool {
+        let labels = |metadata: &Value| metadata["labels"].as_object().is_some_and(|labels| !labels.is_empty());
+        !labels(&object["metadata"]) && labels(&object["spec"]["template"]["metadata"])
+    }
+
     fn prepare_create(&self, object: &mut Value) {
         object["status"] = json!({});
         generate_selector(object);

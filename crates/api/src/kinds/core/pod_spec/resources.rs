@@ -48,6 +48,11 @@ fn is_standard(name: &str) -> bool {
     STANDARD.contains(&name) || is_huge_pages(name) || name.starts_with("requests.hugepages-")
 }
 
+/// What a quota can count that has no domain: all of those but the size of a volume.
+pub fn is_quota_resource(name: &str) -> bool {
+    name != "storage" && is_standard(name)
+}
+
 /// Without a domain, or of kubernetes.io.
 fn is_native(name: &str) -> bool {
     !name.contains('/') || name.split('/').next().is_some_and(|domain| domain.ends_with("kubernetes.io"))
@@ -72,7 +77,7 @@ pub fn resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
     }
 }
 
-fn container_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
+pub fn container_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
     resource_name(errors, path, name);
     if !name.contains('/') {
         if !matches!(name, "cpu" | "memory" | "ephemeral-storage") && !is_huge_pages(name) {

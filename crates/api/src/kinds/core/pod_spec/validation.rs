@@ -100,10 +100,14 @@ fn files_of_variables(errors: &mut ErrorList, path: &Path, spec: &Value) {
 }
 
 /// A template's labels, annotations and specification. `path` is that of the template.
-pub fn template(errors: &mut ErrorList, path: &Path, template: &Value) {
+pub fn template_metadata(errors: &mut ErrorList, path: &Path, template: &Value) {
     labels(errors, path, &template["metadata"], "labels");
     metadata::validate_annotations(path, &template["metadata"], errors);
     annotations(errors, path, &template["metadata"], &template["spec"]);
+}
+
+pub fn template(errors: &mut ErrorList, path: &Path, template: &Value) {
+    template_metadata(errors, path, template);
     pod_spec(errors, &path.child("spec"), &template["spec"], SpecOwner::Template);
     app_armor::validate_match(errors, &path.child("spec"), &template["metadata"], &template["spec"]);
     if is_set(&template["spec"], "ephemeralContainers") {

@@ -170,7 +170,9 @@ pub fn shared_source(errors: &mut ErrorList, path: &Path, kind: &str, source: &V
             if driver.len() > 63 {
                 errors.too_long(&at.child("driver"), 63);
             }
-            complaints(errors, &at.child("driver"), driver, names::dns_subdomain(&driver.to_lowercase(), false));
+            if !driver.is_empty() {
+                complaints(errors, &at.child("driver"), driver, names::dns_subdomain(&driver.to_lowercase(), false));
+            }
             if let Some(secret) = part(source, "nodePublishSecretRef") {
                 required(errors, &at.child("nodePublishSecretRef"), secret, "name");
             }

@@ -220,11 +220,11 @@ pub fn selectors(errors: &mut ErrorList, path: &Path, owner: &Value) {
         let path = path.child("cel");
         match part(selector, "cel").map(|cel| text(cel, "expression")) {
             None => errors.required(&path, ""),
-            Some("") => errors.required(&path.child("expression"), ""),
             Some(long) if long.len() > EXPRESSION_BYTES_MAX => {
                 errors.too_long(&path.child("expression"), EXPRESSION_BYTES_MAX);
             }
-            Some(_) => {}
+            // An empty one too: it is no expression.
+            Some(_) => errors.expression(&path.child("expression")),
         }
     }
 }

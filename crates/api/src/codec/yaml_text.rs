@@ -1,5 +1,5 @@
-//! Objects as YAML, in the form that kubectl prints: sorted keys, lists not indented, folded at 80 columns.
-//! Used by the printers, `edit` and `config view`.
+//! Objects as YAML, in the form that upstream writes: sorted keys, lists not indented, folded at 80 columns.
+//! Used by `codec::encode` and by kubectl's printers, `edit` and `config view`.
 //! Whatever is written is read back as the same value.
 
 use std::cmp::Ordering;

@@ -1,18 +1,51 @@
 //! The terminal of the person: raw while a session lasts, its size, and given back afterwards.
-//! Used by `exec`, `attach`, `run` and `debug`.
-//! Given back by a guard, so also when the session fails.
+//! Used by `exec`, `attach`, `run` and `debug`; `output` gives it back when nobody reads on.
+//! Given back by a guard, so also when the session fails, and by whoever ends the program.
 
 use std::{
     io::{self, IsTerminal},
     os::fd::AsFd,
     pin::Pin,
+    sync::{Mutex, PoisonError},
 };
 
 use nix::sys::termios::{self, SetArg, Termios};
-use tokio::io::AsyncRead;
+use tokio::{
+    io::AsyncRead,
+    signal::unix::{Signal, SignalKind, signal},
+};
+
+/// How the terminal was before it became raw.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// Signals that would end the program with the terminal raw. A pipe that nobody reads then is an error of writing.
+const ENDINGS: [SignalKind; 5] =
+    [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate(), SignalKind::pipe()];
+/// A shell sees a program that a signal ended as this and the signal's number.
+const SIGNALLED_EXIT: i32 = 128;
+
+/// As it was before a session; nothing, if there is none.
+pub fn give_back() {
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(before) = before {
+        let _ = termios::tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, &before);
+    }
+}
+
+async fn give_back_at_the_end(mut signals: Vec<(SignalKind, Signal)>) {
+    let ended = signals.iter_mut().map(|(kind, signal)| {
+        Box::pin(async move {
+            signal.recv().await;
+            kind.as_raw_value()
+        })
+    });
+    let (number, ..) = futures::future::select_all(ended).await;
+    give_back();
+    std::process::exit(SIGNALLED_EXIT + number);
+}
 
 /// A raw terminal until dropped.
-pub struct RawMode(Termios);
+pub struct RawMode(());
 
 impl RawMode {
     /// `None` if standard input is no terminal.
@@ -20,17 +53,21 @@ impl RawMode {
         if !io::stdin().is_terminal() {
             return None;
         }
+        let signals = ENDINGS.iter().map(|kind| Ok((*kind, signal(*kind)?))).collect::<io::Result<Vec<_>>>().ok()?;
         let before = termios::tcgetattr(io::stdin().as_fd()).ok()?;
         let mut raw = before.clone();
         termios::cfmakeraw(&mut raw);
+        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+        // Goes on after the session: a signal that was once listened to does nothing by itself any more.
+        env::spawn(give_back_at_the_end(signals));
         termios::tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, &raw).ok()?;
-        Some(Self(before))
+        Some(Self(()))
     }
 }
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        let _ = termios::tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, &self.0);
+        give_back();
     }
 }
 
