@@ -15,7 +15,6 @@ pub mod managed_fields;
 pub mod names;
 pub mod object;
 pub mod object_forms;
-mod object_view;
 pub mod openapi;
 pub mod patch;
 pub mod placement;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{ApiError, WatchKind, object_forms::Slot, object_view::without_managed_fields};
+use crate::{ApiError, WatchKind, managed_fields::without_managed_fields, object_forms::Slot};
 
 /// One version of one object. Shared as `Arc<Object>` by the watch cache, every watcher and every in-process consumer.
 pub struct Object {

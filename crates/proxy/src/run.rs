@@ -78,7 +78,7 @@ pub async fn remove(table: &str) -> Result<(), NftError> {
 
 /// Where the EndpointSlice controller says since when a change is on its way.
 const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// Where what enters a node is looked at: there where the tables are.
+/// Every packet enters it first. It is looked for to learn whether the tables are there.
 const FIRST_CHAIN: &str = "prerouting";
 const ZONE: &str = "topology.kubernetes.io/zone";
 

@@ -9,6 +9,7 @@ mod extract;
 mod last_applied;
 mod managers;
 mod merge;
+mod object_view;
 mod path;
 mod scale;
 mod set;
@@ -34,6 +35,7 @@ use crate::schema::{Node, Schema, TypeId};
 
 pub use apply::apply;
 pub use managers::{Managers, UPDATE_MANAGERS_MAX};
+pub(crate) use object_view::without_managed_fields;
 pub use path::PathElement;
 pub use scale::{from_scale, to_scale};
 pub use set::Set;
