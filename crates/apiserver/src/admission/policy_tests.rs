@@ -56,9 +56,6 @@ impl Fixture {
 async fn types_are_checked_and_warned_about() {
     let f = fixture(&[]).await;
     let path = format!("{REGISTRATION}/validatingadmissionpolicies");
-    // What a controller manager publishes: its work is done only where there is one.
-    let authority = json!({ "metadata": { "name": "kube-root-ca.crt" } });
-    f.ok(Method::POST, "/api/v1/namespaces/kube-system/configmaps", authority).await;
     let good = json!({ "validations": [{ "expression": "object.spec.replicas > 1" }] });
     f.ok(Method::POST, &path, policy("good", "apps", "deployments", good)).await;
     assert_eq!(f.type_checked("good").await, []);

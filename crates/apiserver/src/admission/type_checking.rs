@@ -1,7 +1,6 @@
 //! `status.typeChecking` of admission policies: what an expression gets wrong about the kinds it is asked about.
 //! A row of `post_start_hooks`, since it needs this crate's CEL; upstream's is one of the controller manager's controllers,
 //! and so is its identity. Woken by every change of a policy. The checker itself is `cel::types`.
-//! Done only where a controller manager is at work, so that an API server alone answers as upstream's alone.
 //! A warning changes nothing about what the policy decides.
 
 use std::{
@@ -26,9 +25,6 @@ use crate::{
     server::pipeline::ApiServer,
 };
 
-/// How long a policy waits for a controller manager to appear.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
 /// Kinds beyond this many are not looked at.
 const MAX_KINDS: usize = 10;
 
@@ -42,10 +38,6 @@ pub struct PolicyStatus {
 impl ControlLoop for PolicyStatus {
     async fn sync(&mut self, server: &Arc<ApiServer>) -> Result<Option<Duration>, ApiError> {
         let policies = server.cluster.list("validatingadmissionpolicies", "");
-        // It is a part of the controller manager's work: where there is none, nobody writes a status.
-        if !has_controller_manager(server) {
-            return Ok((!policies.is_empty()).then_some(RETRY_INTERVAL));
-        }
         self.checked.retain(|uid, _| policies.iter().any(|p| p.meta.uid == *uid));
         for policy in policies {
             if self.checked.get(&policy.meta.uid) != Some(&policy.meta.generation) && check(server, &policy).await {
@@ -54,11 +46,6 @@ impl ControlLoop for PolicyStatus {
         }
         Ok(None)
     }
-}
-
-/// Whether one is at work, which is seen by what it publishes in every namespace.
-fn has_controller_manager(server: &ApiServer) -> bool {
-    server.cluster.list("configmaps", "kube-system").iter().any(|map| map.meta.name == "kube-root-ca.crt")
 }
 
 /// Whether the policy's status says what is to be said.
