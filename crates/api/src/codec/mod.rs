@@ -15,7 +15,6 @@ pub(crate) use scalar::format_duration;
 pub use scalar::{parse_bool, parse_duration, parse_unsigned_duration};
 use serde::de::DeserializeSeed;
 use serde_json::{Map, Value};
-pub use yaml::encode as encode_yaml;
 
 use crate::{
     ApiError,
@@ -98,7 +97,7 @@ pub fn decode_value(value: Value, schema: &Schema, id: TypeId) -> Result<Decoded
 pub fn encode(value: &Value, content: ContentType) -> Result<Vec<u8>, ApiError> {
     match content {
         ContentType::Json => serde_json::to_vec(value).map_err(|e| ApiError::internal(e.to_string())),
-        ContentType::Yaml => yaml::encode(value),
+        ContentType::Yaml => Ok(yaml_text::to_string(value).into_bytes()),
         ContentType::Protobuf => protobuf::encode_object(value),
     }
 }

@@ -2,11 +2,11 @@
 //! Used through `codec::decode` and `codec::encode`.
 //! One document, bounded in depth and in aliases.
 
-use serde::{Serialize, de::DeserializeSeed};
+use serde::de::DeserializeSeed;
 use serde_json::{Map, Value};
 use serde_saphyr::{Options, options::DuplicateKeyPolicy};
 
-use super::{Decoded, mistyped_document, typed::Walk, unreadable, yaml_text};
+use super::{Decoded, mistyped_document, typed::Walk, unreadable};
 use crate::{
     ApiError,
     schema::{self, Schema, TypeId},
@@ -100,10 +100,4 @@ fn type_meta(bytes: &[u8]) -> Value {
     let lenient = options(DuplicateKeyPolicy::LastWins);
     serde_saphyr::with_deserializer_from_slice_with_options(bytes, lenient, |r| walk.any().deserialize(r))
         .unwrap_or_default()
-}
-
-/// In the form that upstream writes.
-pub fn encode(value: &impl Serialize) -> Result<Vec<u8>, ApiError> {
-    let value = serde_json::to_value(value).map_err(|e| ApiError::internal(e.to_string()))?;
-    Ok(yaml_text::to_string(&value).into_bytes())
 }

@@ -22,6 +22,34 @@ pub fn to_string(value: &Value) -> String {
     writer.text
 }
 
+/// A document whose `field` is a list of items, each of which is made when it is written.
+pub fn list_to_string(
+    document: &serde_json::Map<String, Value>,
+    field: &str,
+    items: impl Iterator<Item = Value>,
+) -> String {
+    let mut writer = Writer { text: String::new(), column: 0 };
+    let mut items = Some(items.peekable());
+    for key in sorted_keys(document) {
+        writer.string(key, 2, true);
+        writer.put(":");
+        match items.take_if(|_| key == field) {
+            None => writer.entry(&document[key], 0),
+            Some(mut items) => {
+                writer.put(if items.peek().is_none() { " []\n" } else { "\n" });
+                items.for_each(|item| writer.item(&item, 0));
+            }
+        }
+    }
+    writer.text
+}
+
+fn sorted_keys(map: &serde_json::Map<String, Value>) -> Vec<&String> {
+    let mut keys: Vec<&String> = map.keys().collect();
+    keys.sort_by(|a, b| natural_order(a, b));
+    keys
+}
+
 struct Writer {
     text: String,
     column: usize,
@@ -43,9 +71,7 @@ impl Writer {
 
     /// Every entry ends with a new line. The first stands where the writer is if `inline`.
     fn mapping(&mut self, map: &serde_json::Map<String, Value>, indent: usize, inline: bool) {
-        let mut keys: Vec<&String> = map.keys().collect();
-        keys.sort_by(|a, b| natural_order(a, b));
-        for (index, key) in keys.into_iter().enumerate() {
+        for (index, key) in sorted_keys(map).into_iter().enumerate() {
             if index > 0 || !inline {
                 self.indent(indent);
             }
@@ -78,14 +104,18 @@ impl Writer {
             if index > 0 || !inline {
                 self.indent(indent);
             }
-            self.put("- ");
-            match item {
-                Value::Object(map) if !map.is_empty() => self.mapping(map, indent + 2, true),
-                Value::Array(inner) if !inner.is_empty() => self.sequence(inner, indent + 2, true),
-                scalar => {
-                    self.scalar(scalar, indent + 2, false);
-                    self.put("\n");
-                }
+            self.item(item, indent);
+        }
+    }
+
+    fn item(&mut self, item: &Value, indent: usize) {
+        self.put("- ");
+        match item {
+            Value::Object(map) if !map.is_empty() => self.mapping(map, indent + 2, true),
+            Value::Array(inner) if !inner.is_empty() => self.sequence(inner, indent + 2, true),
+            scalar => {
+                self.scalar(scalar, indent + 2, false);
+                self.put("\n");
             }
         }
     }
@@ -395,6 +425,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_list_made_item_by_item_looks_as_one_that_is_there() {
+        for items in [vec![], vec![json!({ "a": { "b": [1] } }), json!([2, {}]), json!("x")]] {
+            let mut whole = json!({ "kind": "L", "apiVersion": "v1", "items": null, "metadata": { "c": "d" } });
+            let written = list_to_string(whole.as_object().unwrap(), "items", items.clone().into_iter());
+            whole["items"] = items.into();
+            assert_eq!(written, to_string(&whole));
+        }
+    }
 
     #[test]
     fn scalars_are_quoted_where_they_must_be() {

@@ -3,12 +3,11 @@
 //! Never panics on input; says what was wrong in upstream's words.
 
 use bytes::Bytes;
-use serde::Serialize;
 use serde_json::Value;
 
 use api::{
     ApiError,
-    codec::{ContentType, Decoded},
+    codec::{ContentType, Decoded, yaml_text},
     schema::{Schema, TypeId},
 };
 
@@ -25,8 +24,8 @@ pub fn decode(bytes: &[u8], media: Media, schema: Option<(&Schema, TypeId)>) -> 
     api::codec::decode(bytes, content, schema)
 }
 
-pub fn yaml(value: &impl Serialize) -> Bytes {
-    api::codec::encode_yaml(value).unwrap_or_default().into()
+pub fn yaml(value: &Value) -> Bytes {
+    yaml_text::to_string(value).into()
 }
 
 /// One object in protobuf, in its envelope. `None`: this type has no protobuf form.

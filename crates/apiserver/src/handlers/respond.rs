@@ -15,7 +15,10 @@ use serde::{
 };
 use serde_json::{Value, json};
 
-use api::{ApiError, Object, WatchEvent, WatchKind, codec::protobuf};
+use api::{
+    ApiError, Object, WatchEvent, WatchKind,
+    codec::{protobuf, yaml_text},
+};
 use env::Env;
 
 use crate::{
@@ -287,12 +290,13 @@ fn value_with(mut value: Value, field: &str, items: impl Iterator<Item = Value>,
         return value_response(StatusCode::OK, &value, output);
     }
     value[field] = Value::Null;
-    let by_hand = output.media == Media::Yaml || output.pretty;
-    let document = ListDocument { value: &value, field, in_order: by_hand, items: RefCell::new(Some(items)) };
-    match output.media {
-        Media::Yaml => bytes_response(StatusCode::OK, codec::yaml(&document), Media::Yaml),
-        _ => bytes_response(StatusCode::OK, json_bytes(&document, output.pretty), Media::Json),
+    if output.media == Media::Yaml {
+        let none = Default::default();
+        let text = yaml_text::list_to_string(value.as_object().unwrap_or(&none), field, items);
+        return bytes_response(StatusCode::OK, text.into(), Media::Yaml);
     }
+    let document = ListDocument { value: &value, field, in_order: output.pretty, items: RefCell::new(Some(items)) };
+    bytes_response(StatusCode::OK, json_bytes(&document, output.pretty), Media::Json)
 }
 
 /// A document with one list whose items are made while it is written, once.

@@ -3,6 +3,7 @@
 
 use std::io::Read;
 
+use api::codec;
 use serde_json::{Value, json};
 
 use crate::harness::*;
@@ -52,7 +53,8 @@ async fn what_is_not_accepted_is_refused_in_upstreams_words() {
         let refused = s.send("GET", &watch, &[("accept", accept)], Vec::new()).await;
         let words = format!("only the following media types are accepted: {STREAMS}");
         assert_eq!((refused.code, content_type(&refused)), (406, "application/yaml"), "{accept}");
-        assert!(String::from_utf8_lossy(&refused.bytes).contains(&words), "{:?}", refused.bytes);
+        let status = codec::decode(&refused.bytes, codec::ContentType::Yaml, None).unwrap().value;
+        assert_eq!(status["message"], words);
     }
     // Nothing is made of what could not be shown.
     let made = s.send("POST", MAPS, &[("accept", "text/html")], config_map("b").to_string().into_bytes()).await;
