@@ -57,9 +57,11 @@ pub struct Expression {
     pub source: String,
 }
 
-/// The lines that show where an error is, a column to the right as upstream's compiler has them.
-fn indented(error: &str) -> String {
-    error.replace("\n|", "\n |")
+/// As upstream's compiler shows it: lines that show where an error is are a column to the right, and the end of an empty
+/// source is before its first column.
+fn shown(error: &str, source: &str) -> String {
+    let error = error.replace("\n|", "\n |");
+    if source.is_empty() { error.replace("<input>:1:1:", "<input>:1:0:") } else { error }
 }
 
 impl Expression {
@@ -82,8 +84,8 @@ impl Expression {
         // The parser is generated code that has panicked on odd input before; an expression must not end the server.
         let parsed = std::panic::catch_unwind(|| Parser::new().enable_optional_syntax(true).parse(source));
         let parsed = parsed.map_err(|_| CelError::Compilation("the expression cannot be parsed".into()))?;
-        let mut parsed =
-            parsed.map_err(|e| CelError::Compilation(format!("compilation failed: {}", indented(&e.to_string()))))?;
+        let mut parsed = parsed
+            .map_err(|e| CelError::Compilation(format!("compilation failed: {}", shown(&e.to_string(), source))))?;
         expand(&mut parsed);
         if let Some(name) = message_type(&mut parsed) {
             let text = format!("compilation failed: undeclared reference to '{name}' (in container '')");

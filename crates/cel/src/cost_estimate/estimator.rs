@@ -115,7 +115,7 @@ impl CostEstimator {
                 if select.test {
                     return Self::sized(Node::new(operand.cost, Type::Bool));
                 }
-                let own = u64::from(matches!(operand.kind, Type::Map(_) | Type::Declared(_)));
+                let own = u64::from(matches!(operand.kind, Type::Map(_) | Type::Declared(_) | Type::Record(..)));
                 let mut node = Node::new(operand.cost.saturating_add(own), operand.kind.field(&select.field));
                 node.path = self.step(&operand.path, |declared| declared.field(&select.field).cloned());
                 Self::sized(node)

@@ -81,6 +81,9 @@ impl Type {
     pub fn field(&self, name: &str) -> Self {
         match self {
             Self::Declared(declared) => declared.field(name).map_or(Self::Dyn, Self::from_decl_type),
+            Self::Record(_, fields) => {
+                fields.iter().find(|(field, _)| field == name).map_or(Self::Dyn, |(_, kind)| kind.clone())
+            }
             Self::Map(element) => (**element).clone(),
             Self::Optional(inner) => inner.field(name).optional(),
             _ => Self::Dyn,
