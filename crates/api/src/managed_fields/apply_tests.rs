@@ -268,13 +268,21 @@ fn wrong_configurations_are_refused() {
         &format!("{prefix} .spec.containers: duplicate entries for key [name=\"a\"]"),
     );
     check(
-        thing(json!({"containers": [{"image": "a"}]})),
+        thing(json!({"owners": [{"name": "a"}]})),
         500,
         &format!(
-            "{prefix} .spec.containers: element 0: associative list with keys has an element that omits all key fields \
-             [\"name\"] (and doesn't have default values for any key fields)"
+            "{prefix} .spec.owners: element 0: associative list with keys has an element that omits all key fields \
+             [\"uid\"] (and doesn't have default values for any key fields)"
         ),
     );
+}
+
+#[test]
+fn a_key_that_go_always_prints_has_its_zero_where_it_is_left_out() {
+    let object =
+        apply(&schema(), ROOT, None, &thing(json!({"containers": [{"image": "a"}]})), options("a", 0)).unwrap();
+    let owned = json!({"f:spec": {"f:containers": {"k:{\"name\":\"\"}": {".": {}, "f:image": {}}}}});
+    assert_eq!(owners(&object), [("a Apply".to_string(), owned)]);
 }
 
 #[test]

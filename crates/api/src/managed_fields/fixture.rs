@@ -73,6 +73,7 @@ pub fn schema() -> Schema {
                 pointer("replicas", Node::Int32),
                 held("containers", list(id(3), keys(&["name"]))),
                 field("args", list(Node::String, ListType::Atomic)),
+                field("owners", list(id(9), keys(&["uid"]))),
                 pointer("selector", id(6)),
                 field("strategy", id(7)),
                 field("free", Node::Any),
@@ -92,6 +93,7 @@ pub fn schema() -> Schema {
         Struct { atomic: true, ..structure("Selector", vec![field("matchLabels", map(Node::String))]) },
         structure("Strategy", vec![field("type", Node::String), pointer("rolling", id(8))]),
         structure("Rolling", vec![pointer("maxSurge", Node::IntOrString)]),
+        structure("Owner", vec![field("uid", Node::String), field("name", Node::String)]),
     ];
     Schema { types, ..Schema::default() }
 }
