@@ -430,7 +430,8 @@ impl DeviceManager {
         change(&mut self.plugins.lock().state)
     }
 
-    async fn write(&self) -> io::Result<()> {
+    /// After every write that has begun.
+    pub(super) async fn write(&self) -> io::Result<()> {
         let plugins = self.plugins.clone();
         self.file
             .write(move || {

@@ -39,8 +39,10 @@ impl Node {
         Self { root, env, manager, changed, task }
     }
 
-    fn restart(self) -> Self {
+    async fn restart(self) -> Self {
         self.task.abort();
+        // A process that has ended writes nothing any more.
+        self.manager.write().await.unwrap();
         Self::start_in(self.root)
     }
 
@@ -139,7 +141,7 @@ async fn what_pods_have_outlives_restarts_of_either_side() {
     node.shows(2, 0).await;
     let serving = node.plug(&plugin).await;
     node.shows(2, 2).await;
-    let node = node.restart();
+    let node = node.restart().await;
     serving.abort();
     node.shows(0, 0).await;
     let options = node.manager.run_container_options(&one, container(&one)).await.unwrap().unwrap();
