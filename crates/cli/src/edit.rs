@@ -14,6 +14,7 @@ use crate::{
     flags::Matches,
     printers::yaml,
     session::Session,
+    terminal,
 };
 
 const ADVICE: &str = "# Please edit the object below. Lines beginning with a '#' will be ignored,\n# and an empty file will abort the edit. If an error occurs while saving this file will be\n# reopened with the relevant failures.\n#\n";
@@ -53,14 +54,17 @@ fn editor() -> (Vec<String>, bool) {
     }
 }
 
-fn launch(path: &Path) -> Result<()> {
+async fn launch(path: &Path) -> Result<()> {
     let (mut words, shell) = editor();
     let shown = words.join(" ");
     match words.last_mut() {
         Some(script) if shell => script.push_str(&format!(" {:?}", path.display().to_string())),
         _ => words.push(path.display().to_string()),
     }
-    match std::process::Command::new(&words[0]).args(&words[1..]).status() {
+    // An editor that ends badly may leave the terminal as no shell wants it.
+    let _kept = terminal::Kept::enter();
+    let run = env::spawn_blocking(move || std::process::Command::new(&words[0]).args(&words[1..]).status());
+    match run.await.map_err(|panicked| Failure::message(format!("editor: {panicked}")))? {
         Ok(status) if status.success() => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(Failure::message(format!("unable to launch the editor {shown:?}")))
@@ -76,7 +80,7 @@ pub struct Edited {
 }
 
 /// Opens the text in a file of that suffix.
-pub fn edit_file(session: &Session, matches: &Matches, text: &str, suffix: &str) -> Result<Edited> {
+pub async fn edit_file(session: &Session, matches: &Matches, text: &str, suffix: &str) -> Result<Edited> {
     session.output.flush();
     let mut file = tempfile::Builder::new().prefix("kubectl-edit-").suffix(suffix).tempfile()?;
     let text = match matches.bool("windows-line-endings") {
@@ -85,15 +89,15 @@ pub fn edit_file(session: &Session, matches: &Matches, text: &str, suffix: &str)
     };
     file.write_all(text.as_bytes())?;
     let (_, path) = file.keep().map_err(|e| Failure::message(e.to_string()))?;
-    launch(&path)?;
+    launch(&path).await?;
     let after = std::fs::read_to_string(&path)?;
     Ok(Edited { text: after.replace("\r\n", "\n"), file: path })
 }
 
 /// What the person made of it; `None` if nothing.
-pub fn edit_value(session: &Session, matches: &Matches, value: &Value) -> Result<Option<Value>> {
+pub async fn edit_value(session: &Session, matches: &Matches, value: &Value) -> Result<Option<Value>> {
     let before = yaml::to_string(value);
-    let Edited { text, file } = edit_file(session, matches, &format!("{}{before}", header(&[])), ".yaml")?;
+    let Edited { text, file } = edit_file(session, matches, &format!("{}{before}", header(&[])), ".yaml").await?;
     let after = without_comments(&text);
     if after.trim().is_empty() || after == before {
         std::fs::remove_file(file)?;

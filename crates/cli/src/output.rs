@@ -5,8 +5,12 @@
 use std::{
     cell::RefCell,
     io::{self, BufWriter, ErrorKind, IsTerminal, Write},
+    pin::Pin,
     rc::Rc,
+    task::{Context, Poll},
 };
+
+use tokio::io::AsyncWrite;
 
 #[derive(Clone)]
 pub struct Output(Rc<Streams>);
@@ -80,5 +84,23 @@ impl Output {
     pub fn flush(&self) {
         check(self.0.out.borrow_mut().flush());
         check(self.0.err.borrow_mut().flush());
+    }
+}
+
+/// For streams that arrive piece by piece: each is seen at once.
+impl AsyncWrite for Output {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.bytes(bytes);
+        Output::flush(&self);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Output::flush(&self);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(context)
     }
 }

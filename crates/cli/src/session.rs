@@ -15,10 +15,11 @@ use crate::{
     kuberc::plugin_policy::PluginPolicy,
     output::Output,
     rest::{Rest, Transport, connect::HttpTransport},
+    verbs::info::version,
 };
 
-/// The release whose kubectl this one equals.
-pub const CLIENT_VERSION: &str = "v1.35.0";
+/// The release whose kubectl this one equals; the server of the same program says the same.
+pub const CLIENT_VERSION: &str = api::GIT_VERSION;
 
 pub struct Session {
     pub output: Output,
@@ -120,10 +121,15 @@ impl Session {
         let transport = Rc::new(HttpTransport::new(connection)?);
         let rest = Rest::new(transport, self.output.clone(), self.verbosity(), timeout, self.env.clone());
         if self.matches.bool("match-server-version") {
-            let server = rest.get("/version").value().await?["gitVersion"].as_str().unwrap_or_default().to_string();
-            if server != CLIENT_VERSION {
+            let server = rest.get("/version").value().await;
+            let server =
+                server.map_err(|why| Failure::message(format!("couldn't read version from server: {}", why.text())))?;
+            let client = version::client_version();
+            if ["gitVersion", "gitCommit", "gitTreeState"].iter().any(|field| client[*field] != server[*field]) {
                 return Err(Failure::message(format!(
-                    "server version ({server:?}) differs from client version ({CLIENT_VERSION:?})!"
+                    "server version (&{}) differs from client version ({})",
+                    version::go_value(&server),
+                    version::go_value(&client)
                 )));
             }
         }

@@ -1,12 +1,15 @@
 //! The terminal of the person: raw while a session lasts, its size, and given back afterwards.
-//! Used by `exec`, `attach`, `run` and `debug`; `output` gives it back when nobody reads on.
+//! Used by `exec`, `attach`, `run`, `debug`, `edit` and `minke top`; `output` gives it back when nobody reads on.
 //! Given back by a guard, so also when the session fails, and by whoever ends the program.
 
 use std::{
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     os::fd::AsFd,
     pin::Pin,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use nix::sys::termios::{self, SetArg, Termios};
@@ -17,55 +20,96 @@ use tokio::{
 
 /// How the terminal was before it became raw.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+static ON_OTHER_SCREEN: AtomicBool = AtomicBool::new(false);
 
-/// Signals that would end the program with the terminal raw. A pipe that nobody reads then is an error of writing.
-const ENDINGS: [SignalKind; 5] =
-    [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate(), SignalKind::pipe()];
-/// A shell sees a program that a signal ended as this and the signal's number.
-const SIGNALLED_EXIT: i32 = 128;
+const ENTER_OTHER_SCREEN: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE_OTHER_SCREEN: &str = "\x1b[?25h\x1b[?1049l";
+
+/// Signals that kubectl ends at with an exit code of its own while it waits or has the terminal.
+const ENDINGS: [SignalKind; 4] =
+    [SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit(), SignalKind::terminate()];
+const INTERRUPTED_EXIT: i32 = 1;
 
 /// As it was before a session; nothing, if there is none.
 pub fn give_back() {
+    if ON_OTHER_SCREEN.swap(false, Ordering::Relaxed) {
+        let mut out = io::stdout();
+        let _ = out.write_all(LEAVE_OTHER_SCREEN.as_bytes()).and_then(|()| out.flush());
+    }
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
         let _ = termios::tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, &before);
     }
 }
 
-async fn give_back_at_the_end(mut signals: Vec<(SignalKind, Signal)>) {
-    let ended = signals.iter_mut().map(|(kind, signal)| {
-        Box::pin(async move {
-            signal.recv().await;
-            kind.as_raw_value()
-        })
+fn end_at(kinds: &[SignalKind]) -> io::Result<()> {
+    let mut signals = kinds.iter().map(|kind| signal(*kind)).collect::<io::Result<Vec<Signal>>>()?;
+    env::spawn(async move {
+        let received = signals.iter_mut().map(|signal| Box::pin(signal.recv()));
+        futures::future::select_all(received).await;
+        give_back();
+        std::process::exit(INTERRUPTED_EXIT);
     });
-    let (number, ..) = futures::future::select_all(ended).await;
-    give_back();
-    std::process::exit(SIGNALLED_EXIT + number);
+    Ok(())
 }
 
-/// A raw terminal until dropped.
-pub struct RawMode(());
+/// From here on a signal ends the program as it ends kubectl: with an exit code, and the terminal given back.
+/// Goes on for good: a signal that was once listened to does nothing by itself any more.
+pub fn end_at_signals() -> io::Result<()> {
+    static LISTENING: AtomicBool = AtomicBool::new(false);
+    match LISTENING.swap(true, Ordering::Relaxed) {
+        true => Ok(()),
+        false => end_at(&ENDINGS),
+    }
+}
 
-impl RawMode {
+/// The terminal as it is now, given back when dropped.
+pub struct Kept(());
+
+impl Kept {
     /// `None` if standard input is no terminal.
     pub fn enter() -> Option<Self> {
+        Self::changed(|_| {})
+    }
+
+    /// The same, raw until then.
+    pub fn enter_raw() -> Option<Self> {
+        Self::changed(termios::cfmakeraw)
+    }
+
+    fn changed(change: impl Fn(&mut Termios)) -> Option<Self> {
         if !io::stdin().is_terminal() {
             return None;
         }
-        let signals = ENDINGS.iter().map(|kind| Ok((*kind, signal(*kind)?))).collect::<io::Result<Vec<_>>>().ok()?;
+        end_at_signals().ok()?;
         let before = termios::tcgetattr(io::stdin().as_fd()).ok()?;
-        let mut raw = before.clone();
-        termios::cfmakeraw(&mut raw);
+        let mut wanted = before.clone();
+        change(&mut wanted);
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
-        // Goes on after the session: a signal that was once listened to does nothing by itself any more.
-        env::spawn(give_back_at_the_end(signals));
-        termios::tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, &raw).ok()?;
+        termios::tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, &wanted).ok()?;
         Some(Self(()))
     }
 }
 
-impl Drop for RawMode {
+impl Drop for Kept {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// The other screen of the terminal, until dropped. Ctrl-C is left to who draws on it.
+pub struct OtherScreen(());
+
+impl OtherScreen {
+    pub fn enter(output: &crate::output::Output) -> io::Result<Self> {
+        end_at(&ENDINGS[1..])?;
+        ON_OTHER_SCREEN.store(true, Ordering::Relaxed);
+        output.print(ENTER_OTHER_SCREEN);
+        Ok(Self(()))
+    }
+}
+
+impl Drop for OtherScreen {
     fn drop(&mut self) {
         give_back();
     }

@@ -17,11 +17,11 @@ use hyper_util::{
             proxy::{SocksV5, Tunnel},
         },
     },
-    rt::{TokioExecutor, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// A connection over a network that was cut is given up for a new one, as by client-go: TCP alone would wait for as long
 /// again as the cut took.
@@ -57,8 +57,15 @@ pub struct Route {
 #[derive(Clone)]
 enum Proxy {
     None,
-    Tunnel { address: Uri, authorization: Option<HeaderValue> },
-    Socks { address: Uri, login: Option<(String, String)> },
+    /// In TLS if its address says so.
+    Tunnel {
+        address: Uri,
+        authorization: Option<HeaderValue>,
+    },
+    Socks {
+        address: Uri,
+        login: Option<(String, String)>,
+    },
 }
 
 impl Route {
@@ -71,26 +78,46 @@ impl Route {
         Ok(Self { proxy, server_name })
     }
 
-    /// A connection to a host that speaks nothing yet, not even TLS.
+    /// A connection to a host that speaks nothing yet, not even TLS. `tls` is for a proxy that wants it.
     pub async fn dial(
         &self,
         host: &str,
         port: u16,
+        tls: &rustls::ClientConfig,
         timeouts: Timeouts,
-    ) -> Result<TcpStream, Box<dyn StdError + Send + Sync>> {
+    ) -> Result<Box<dyn Stream>, Box<dyn StdError + Send + Sync>> {
         let to: Uri = format!("https://{host}:{port}").parse()?;
         let tcp = tcp(timeouts);
-        let stream = match &self.proxy {
-            Proxy::None => TowerToHyperService::new(tcp).call(to).await?,
+        Ok(match &self.proxy {
+            Proxy::None => Box::new(TowerToHyperService::new(tcp).call(to).await?.into_inner()),
+            Proxy::Tunnel { address, authorization } if is_secure(address) => {
+                let tunnel = tunnel(address, authorization.as_ref(), to_proxy(tls, tcp));
+                Box::new(TokioIo::new(TowerToHyperService::new(tunnel).call(to).await?))
+            }
             Proxy::Tunnel { address, authorization } => {
-                TowerToHyperService::new(tunnel(address, authorization.as_ref(), tcp)).call(to).await?
+                let tunnel = tunnel(address, authorization.as_ref(), tcp);
+                Box::new(TowerToHyperService::new(tunnel).call(to).await?.into_inner())
             }
             Proxy::Socks { address, login } => {
-                TowerToHyperService::new(socks(address, login.as_ref(), tcp)).call(to).await?
+                Box::new(TowerToHyperService::new(socks(address, login.as_ref(), tcp)).call(to).await?.into_inner())
             }
-        };
-        Ok(stream.into_inner())
+        })
     }
+}
+
+/// A connection, through whatever it goes.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+fn is_secure(address: &Uri) -> bool {
+    address.scheme_str() == Some("https")
+}
+
+/// What the server's certificate is checked against counts for the proxy's too, as in client-go.
+fn to_proxy(tls: &rustls::ClientConfig, tcp: HttpConnector) -> HttpsConnector<HttpConnector> {
+    let mut tls = tls.clone();
+    tls.alpn_protocols.clear();
+    HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().wrap_connector(tcp)
 }
 
 fn tcp(timeouts: Timeouts) -> HttpConnector {
@@ -101,8 +128,8 @@ fn tcp(timeouts: Timeouts) -> HttpConnector {
     tcp
 }
 
-fn tunnel(address: &Uri, authorization: Option<&HeaderValue>, tcp: HttpConnector) -> Tunnel<HttpConnector> {
-    let tunnel = Tunnel::new(address.clone(), tcp);
+fn tunnel<C>(address: &Uri, authorization: Option<&HeaderValue>, connector: C) -> Tunnel<C> {
+    let tunnel = Tunnel::new(address.clone(), connector);
     match authorization {
         Some(login) => tunnel.with_auth(login.clone()),
         None => tunnel,
@@ -124,9 +151,10 @@ fn proxy(url: &str) -> Result<Proxy, String> {
         Some((login, host)) => (Some(login.split_once(':').unwrap_or((login, ""))), host),
         None => (None, rest.trim_end_matches('/')),
     };
-    let address = format!("http://{host}").parse().map_err(|_| invalid("its host can't be read"))?;
+    let plain = if scheme == "https" { "https" } else { "http" };
+    let address = format!("{plain}://{host}").parse().map_err(|_| invalid("its host can't be read"))?;
     match scheme {
-        "http" => {
+        "http" | "https" => {
             use base64::{Engine, prelude::BASE64_STANDARD};
             let basic = |(user, password): (&str, &str)| {
                 let pair = BASE64_STANDARD.encode(format!("{user}:{password}"));
@@ -137,8 +165,7 @@ fn proxy(url: &str) -> Result<Proxy, String> {
         "socks5" | "socks5h" => {
             Ok(Proxy::Socks { address, login: login.map(|(user, password)| (user.into(), password.into())) })
         }
-        // client-go takes https:// as well; a proxy in the clear sees no more of what goes through it: that is TLS.
-        other => Err(invalid(&format!("unsupported scheme {other:?}, must be http or socks5"))),
+        other => Err(invalid(&format!("unsupported scheme {other:?}, must be http, https, or socks5"))),
     }
 }
 
@@ -148,6 +175,7 @@ type Pool<C> = Client<HttpsConnector<C>, Full<Bytes>>;
 pub enum Connections {
     Direct(Pool<HttpConnector>),
     Tunnel(Pool<Tunnel<HttpConnector>>),
+    SecureTunnel(Pool<Tunnel<HttpsConnector<HttpConnector>>>),
     Socks(Pool<SocksV5<HttpConnector>>),
 }
 
@@ -157,7 +185,7 @@ impl Connections {
         // A session that is resumed would bring back the certificate it began with.
         tls.resumption = rustls::client::Resumption::default();
         let tcp = tcp(timeouts);
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
         macro_rules! pool {
             ($connector:expr) => {{
                 let connector = match &route.server_name {
@@ -178,6 +206,9 @@ impl Connections {
         }
         match &route.proxy {
             Proxy::None => Self::Direct(pool!(tcp)),
+            Proxy::Tunnel { address, authorization } if is_secure(address) => {
+                Self::SecureTunnel(pool!(tunnel(address, authorization.as_ref(), to_proxy(&tls, tcp))))
+            }
             Proxy::Tunnel { address, authorization } => {
                 Self::Tunnel(pool!(tunnel(address, authorization.as_ref(), tcp)))
             }
@@ -190,6 +221,7 @@ impl Connections {
         match self {
             Self::Direct(client) => client.request(request).await,
             Self::Tunnel(client) => client.request(request).await,
+            Self::SecureTunnel(client) => client.request(request).await,
             Self::Socks(client) => client.request(request).await,
         }
     }

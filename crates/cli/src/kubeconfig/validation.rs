@@ -117,8 +117,7 @@ fn proxy_problem(url: &str) -> std::result::Result<(), String> {
     match scheme {
         "http" | "https" | "socks5" => match client::Route::new(Some(url), None) {
             Ok(_) => Ok(()),
-            Err(_) if scheme != "https" => Err(format!("could not parse: {url}")),
-            Err(why) => Err(why),
+            Err(_) => Err(format!("could not parse: {url}")),
         },
         other => Err(format!("unsupported scheme {other:?}, must be http, https, or socks5")),
     }

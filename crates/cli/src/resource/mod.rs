@@ -5,6 +5,7 @@
 mod arguments;
 pub mod files;
 pub mod suggestion;
+mod watch_pause;
 pub mod yaml;
 
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream::LocalBoxStream};
 use http::header;
 use serde_json::{Value, json};
+pub use watch_pause::WatchPause;
 
 use crate::{
     discovery::ApiResource,
@@ -272,7 +274,6 @@ impl Selection {
     }
 }
 
-/// The items of a list, each with the kind that the list says.
 /// Does something with each object; what goes wrong with one keeps no other from it. `failures` are those of the selection.
 pub async fn each(
     infos: Vec<Info>,
@@ -287,6 +288,7 @@ pub async fn each(
     Failure::aggregate(failures)
 }
 
+/// The items of a list, each with the kind that the list says.
 pub fn items_of(list: Value) -> Vec<Value> {
     let Value::Object(mut map) = list else { return Vec::new() };
     let version = map.get("apiVersion").cloned().unwrap_or_default();

@@ -199,7 +199,8 @@ impl Transport for HttpTransport {
             let secure = uri.scheme_str() != Some("http");
             let host = uri.host().unwrap_or_default().to_string();
             let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-            let tcp = self.route.dial(&host, port, client::COMMAND_LINE).await.map_err(|e| self.failure(&*e))?;
+            let tcp =
+                self.route.dial(&host, port, &self.tls, client::COMMAND_LINE).await.map_err(|e| self.failure(&*e))?;
             let stream: std::pin::Pin<Box<dyn super::ByteStream>> = if secure {
                 let mut tls = (*self.tls).clone();
                 tls.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -224,14 +225,18 @@ mod tests {
 
     use super::*;
 
+    fn through(proxy_url: Option<String>, server: String) -> HttpTransport {
+        let transport = HttpTransport::new(Connection { server, proxy_url, ..Connection::default() });
+        transport.unwrap_or_else(|failure| panic!("{}", failure.text()))
+    }
+
     /// Requests and upgrades alike.
     #[tokio::test]
     async fn a_proxy_of_the_kubeconfig_is_gone_through() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let proxy_url = Some(format!("http://{}", listener.local_addr().expect("an address")));
         let server = "https://server.test:6443".to_string();
-        let transport = HttpTransport::new(Connection { server, proxy_url, ..Connection::default() });
-        let transport = transport.unwrap_or_else(|failure| panic!("{}", failure.text()));
+        let transport = through(proxy_url, server);
         // The proxy hears where to, and goes away.
         let heard = async || {
             let (mut stream, _) = listener.accept().await.expect("somebody connects");
@@ -246,6 +251,23 @@ mod tests {
         assert_eq!((answer.is_err(), line.as_str()), (true, "CONNECT server.test:6443 HTTP/1.1"));
         let (stream, line) = join(transport.connect(), heard()).await;
         assert_eq!((stream.is_err(), line.as_str()), (true, "CONNECT server.test:6443 HTTP/1.1"));
+    }
+
+    #[tokio::test]
+    async fn a_proxy_may_want_tls_itself() {
+        const HANDSHAKE: u8 = 22;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let proxy_url = Some(format!("https://{}", listener.local_addr().expect("an address")));
+        let transport = through(proxy_url, "https://server.test:6443".to_string());
+        let heard = async || {
+            let (mut stream, _) = listener.accept().await.expect("somebody connects");
+            stream.read_u8().await.expect("a record")
+        };
+        let request = Request::get("/version").body(Bytes::new()).expect("a request");
+        let (answer, first) = join(transport.send(request), heard()).await;
+        assert_eq!((answer.is_err(), first), (true, HANDSHAKE));
+        let (stream, first) = join(transport.connect(), heard()).await;
+        assert_eq!((stream.is_err(), first), (true, HANDSHAKE));
     }
 
     #[tokio::test]

@@ -28,6 +28,11 @@ pub fn warning(env: &env::Env, output: &Output, place: &str, text: &str) {
     severe('W', env, output, place, text);
 }
 
+/// An error (`E`) likewise.
+pub fn error(env: &env::Env, output: &Output, place: &str, text: &str) {
+    severe('E', env, output, place, text);
+}
+
 fn severe(severity: char, env: &env::Env, output: &Output, place: &str, text: &str) {
     let now = env.now().to_zoned(jiff::tz::TimeZone::system());
     let process = std::process::id();

@@ -7,7 +7,7 @@ mod change;
 mod config;
 mod diagnose;
 mod generators;
-mod info;
+pub(crate) mod info;
 mod nodes;
 mod read;
 mod settings;

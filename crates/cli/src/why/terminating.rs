@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::{Inquiry, Verdict, event_line, listed, namespace_flag, pods::silent_node, with_reason};
+use super::{Inquiry, Verdict, clause, event_line, listed, namespace_flag, pods::silent_node, with_reason};
 use crate::{
     describe::{
         fields::{list, name, namespace, number, string, strings, text, timestamp},
@@ -134,10 +134,10 @@ async fn pod<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Option<V
         .filter(|status| status["state"]["running"].is_object())
         .map(|status| text(&status["name"]))
         .collect();
-    if running.is_empty() {
-        return None;
-    }
     let events = inquiry.events(pod).await;
+    if running.is_empty() {
+        return volume_in_use(pod, &events, inquiry);
+    }
     let hooks: Vec<String> = list(&pod["spec"]["containers"])
         .iter()
         .filter(|container| container["lifecycle"]["preStop"].is_object())
@@ -167,4 +167,13 @@ async fn pod<R: ObjectReader>(inquiry: &Inquiry<'_, R>, pod: &Value) -> Option<V
     let killing = killing.into_iter().filter(|event| event_time(event).is_some());
     verdict.evidence.extend(killing.take(3).map(|event| event_line(event, inquiry.now)));
     Some(verdict.try_command(format!("kubectl logs {}{}", name(pod), namespace_flag(pod))))
+}
+
+/// The containers have ended; a node unmounts a pod's volumes before it lets go of the pod.
+fn volume_in_use<R: ObjectReader>(pod: &Value, events: &[Value], inquiry: &Inquiry<'_, R>) -> Option<Verdict> {
+    let failed = with_reason(events, &["FailedUnmount", "FailedUnMount", "FailedUnmapDevice"]);
+    let why = clause(string(&failed.first()?["message"]));
+    let cause = format!("Its containers have ended, but its node cannot unmount a volume of it: {why}.");
+    let node = text(&pod["spec"]["nodeName"]);
+    Some(Verdict::wrong("VolumeInUse", cause).with_events(failed, inquiry.now).try_command(format!("minke why node/{node}")))
 }

@@ -70,7 +70,7 @@ async fn create(session: &Session, matches: &Matches) -> Result<()> {
     field_validation(matches)?;
     let (mut infos, mut failures) = selection.select(session).await?;
     if matches.bool("edit") {
-        infos = edited(session, matches, infos)?;
+        infos = edited(session, matches, infos).await?;
         if infos.is_empty() {
             return Ok(());
         }
@@ -107,10 +107,10 @@ pub fn raw_file(name: &str) -> Result<Vec<u8>> {
 }
 
 /// The objects as the person leaves them; none if nothing was changed.
-fn edited(session: &Session, matches: &Matches, infos: Vec<Info>) -> Result<Vec<Info>> {
+async fn edited(session: &Session, matches: &Matches, infos: Vec<Info>) -> Result<Vec<Info>> {
     let mut after = Vec::new();
     for info in infos {
-        if let Some(value) = editor::edit_value(session, matches, &info.object)? {
+        if let Some(value) = editor::edit_value(session, matches, &info.object).await? {
             let name = crate::resource::metadata(&value, "name").to_string();
             after.push(Info { name, object: value, ..info });
         }

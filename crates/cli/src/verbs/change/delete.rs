@@ -13,9 +13,10 @@ use crate::{
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, duration, int, string},
     printers::operation::{DRY_RUN, DryRun},
-    resource::{ALL_NAMESPACES, FIELD_SELECTOR, FILENAME, Info, SELECTOR, Selection},
+    resource::{ALL_NAMESPACES, FIELD_SELECTOR, FILENAME, Info, SELECTOR, Selection, WatchPause},
     run,
     session::Session,
+    terminal,
 };
 
 const FLAGS: &[Flag] = &[
@@ -231,6 +232,8 @@ fn print(session: &Session, plan: &Plan, info: &Info, dry_run: DryRun) {
 /// Waits until the object of that UID is gone.
 pub async fn until_gone(session: &Session, info: &Info, uid: &str) -> Result<()> {
     let rest = session.rest().await?;
+    terminal::end_at_signals()?;
+    let mut pause = WatchPause::new(&session.env);
     loop {
         let selector = format!("metadata.name={}", info.name);
         let list =
@@ -267,6 +270,7 @@ pub async fn until_gone(session: &Session, info: &Info, uid: &str) -> Result<()>
                 break;
             }
         }
+        pause.wait().await;
     }
 }
 

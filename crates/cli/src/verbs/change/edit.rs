@@ -70,7 +70,7 @@ async fn edit(session: &Session, matches: &Matches) -> Result<()> {
     loop {
         let text = before.as_ref().map_or_else(|| original.clone(), |edited| editor::without_comments(&edited.text));
         let text = format!("{}{text}", editor::header(&rounds.results.reasons));
-        let edited = match editor::edit_file(session, matches, &text, suffix) {
+        let edited = match editor::edit_file(session, matches, &text, suffix).await {
             Ok(edited) => edited,
             Err(failure) => return Err(rounds.kept(before.as_ref(), failure)),
         };

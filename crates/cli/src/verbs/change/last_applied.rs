@@ -125,7 +125,7 @@ async fn edit_annotation(session: &Session, matches: &Matches) -> Result<()> {
     let mut operation = Operation::of(session, matches)?;
     for info in selection.all_or_nothing(session).await? {
         let before = configuration(&info)?;
-        let Some(after) = edit::edit_value(session, matches, &before)? else {
+        let Some(after) = edit::edit_value(session, matches, &before).await? else {
             session.output.warn("Edit cancelled, no changes made.");
             continue;
         };

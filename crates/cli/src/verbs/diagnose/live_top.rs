@@ -9,7 +9,6 @@ use crate::{
     failure::{Failure, Result},
     flags::{Flag, Matches, boolean, duration, string},
     live_top::{frame, samples::Samples},
-    output::Output,
     resource::items_of,
     run,
     session::Session,
@@ -36,23 +35,6 @@ pub static COMMAND: Command = Command {
     run: run!(run),
 };
 
-/// The other screen of the terminal, until dropped.
-struct OtherScreen(Output);
-
-impl OtherScreen {
-    fn enter(output: &Output) -> Self {
-        output.print("\x1b[?1049h\x1b[?25l");
-        Self(output.clone())
-    }
-}
-
-impl Drop for OtherScreen {
-    fn drop(&mut self) {
-        self.0.print("\x1b[?25h\x1b[?1049l");
-        self.0.flush();
-    }
-}
-
 async fn run(session: &Session, matches: &Matches) -> Result<()> {
     let mut samples = Samples::default();
     measure(session, matches, &mut samples).await?;
@@ -61,17 +43,24 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
         return Ok(());
     }
     let interval = matches.duration("interval").max(INTERVAL_MIN);
-    let _screen = OtherScreen::enter(&session.output);
     let interrupted = tokio::signal::ctrl_c();
-    tokio::pin!(interrupted);
+    let screen = terminal::OtherScreen::enter(&session.output)?;
+    // Also where a server does not answer.
+    let ended = tokio::select! {
+        Ok(()) = interrupted => Ok(()),
+        failed = draw(session, matches, samples, interval) => failed,
+    };
+    session.output.flush();
+    drop(screen);
+    ended
+}
+
+async fn draw(session: &Session, matches: &Matches, mut samples: Samples, interval: Duration) -> Result<()> {
     loop {
         let text = picture(&samples, matches).replace('\n', "\x1b[K\r\n");
         session.output.print(&format!("\x1b[H{text}\x1b[J"));
         session.output.flush();
-        tokio::select! {
-            _ = &mut interrupted => return Ok(()),
-            () = session.env.sleep(interval) => {}
-        }
+        session.env.sleep(interval).await;
         measure(session, matches, &mut samples).await?;
     }
 }

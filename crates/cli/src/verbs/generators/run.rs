@@ -22,6 +22,7 @@ use crate::{
     resource::{FILENAME, Info},
     run,
     session::Session,
+    terminal,
     verbs::{
         change::{
             JSON, MERGE, STRATEGIC,
@@ -246,6 +247,7 @@ pub async fn until(session: &Session, info: &Info, timeout: Duration, there: imp
     if there(&now) {
         return Ok(now);
     }
+    terminal::end_at_signals()?;
     let watched = env::timeout(timeout, info.watch_until(session, there)).await;
     watched.unwrap_or_else(|| Err(Failure::message("timed out waiting for the condition")))
 }

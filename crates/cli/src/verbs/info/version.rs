@@ -44,6 +44,30 @@ pub fn client_version() -> Value {
     })
 }
 
+/// Of a version, as Go's `%#v` prints it.
+pub fn go_value(version: &Value) -> String {
+    let fields = [
+        "major",
+        "minor",
+        "emulationMajor",
+        "emulationMinor",
+        "minCompatibilityMajor",
+        "minCompatibilityMinor",
+        "gitVersion",
+        "gitCommit",
+        "gitTreeState",
+        "buildDate",
+        "goVersion",
+        "compiler",
+        "platform",
+    ];
+    let shown = fields.map(|field| {
+        let (first, rest) = field.split_at(1);
+        format!("{}{rest}:{:?}", first.to_uppercase(), version[field].as_str().unwrap_or_default())
+    });
+    format!("version.Info{{{}}}", shown.join(", "))
+}
+
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

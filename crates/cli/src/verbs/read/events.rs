@@ -14,6 +14,7 @@ use crate::{
     resource::{ALL_NAMESPACES, CHUNK_SIZE, items_of, list_of, metadata},
     run,
     session::Session,
+    terminal,
 };
 
 const FLAGS: &[Flag] = &[
@@ -130,6 +131,7 @@ async fn events(session: &Session, matches: &Matches) -> Result<()> {
         return Ok(());
     }
     session.output.flush();
+    terminal::end_at_signals()?;
     let call = rest.get(path.as_str()).query_opt("fieldSelector", &fields.join(","));
     let mut lines = call.query("resourceVersion", version).query("watch", "true").lines().await?;
     while let Some(line) = lines.next().await {

@@ -12,10 +12,11 @@ use crate::{
     failure::{Failure, Result},
     flags::{Flag, Matches, array, boolean, duration},
     printers::{Operation, PRINT},
-    resource::{ALL_NAMESPACES, FIELD_SELECTOR, Info, PLAIN_FILENAME, SELECTOR, Selection},
+    resource::{ALL_NAMESPACES, FIELD_SELECTOR, Info, PLAIN_FILENAME, SELECTOR, Selection, WatchPause},
     run,
     session::Session,
     template::{custom_columns::relaxed_expression, jsonpath::JsonPath},
+    terminal,
     verbs::change::delete::until_gone,
 };
 
@@ -155,6 +156,7 @@ async fn wait(session: &Session, matches: &Matches) -> Result<()> {
         selection.ignore_not_found = true;
     }
     let infos = selection.all_or_nothing(session).await?;
+    terminal::end_at_signals()?;
     if infos.is_empty() && !matches!(wanted, Condition::Deleted) {
         return Err(Failure::message("no matching resources found"));
     }
@@ -191,6 +193,7 @@ async fn until_met(session: &Session, info: &Info, wanted: &Condition) -> Result
     if wanted.met(&info.object)? {
         return Ok(info.object.clone());
     }
+    let mut pause = WatchPause::new(&session.env);
     loop {
         let mut lines = info.watch(session).await?;
         while let Some(line) = lines.next().await {
@@ -202,6 +205,7 @@ async fn until_met(session: &Session, info: &Info, wanted: &Condition) -> Result
                 _ => {}
             }
         }
+        pause.wait().await;
     }
 }
 
@@ -278,6 +282,21 @@ mod tests {
             "jsonpath={.a}=b=c",
             "jsonpath wait format must be --for=jsonpath='{.status.readyReplicas}'=3 or --for=jsonpath='{.status.readyReplicas}'",
         );
+    }
+
+    #[test]
+    fn a_server_that_ends_every_watch_is_not_asked_without_end() {
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "namespace": "default"}});
+        let watch = "GET /api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Da&watch=true";
+        let server = crate::fake::FakeServer::of_pods().on("GET /api/v1/namespaces/default/pods/a", 200, pod).on_text(
+            watch,
+            200,
+            String::new(),
+        );
+        let (_, err, code) = server.run(&["wait", "pod/a", "--for=condition=Ready", "--timeout=1s"]);
+        assert_eq!((err.as_str(), code), ("error: timed out waiting for the condition on pods/a\n", 1));
+        let asked = server.asked.borrow().iter().filter(|(line, _)| line == watch).count();
+        assert!((1..4).contains(&asked), "{asked} watches in a second");
     }
 
     #[test]

@@ -9,8 +9,9 @@ use super::rollout::selected;
 use crate::{
     failure::{Failure, Result},
     flags::Matches,
-    resource::{Info, each},
+    resource::{Info, WatchPause, each},
     session::Session,
+    terminal,
 };
 
 pub async fn status(session: &Session, matches: &Matches) -> Result<()> {
@@ -42,6 +43,8 @@ async fn one(session: &Session, matches: &Matches, info: &Info) -> Result<()> {
         return Ok(());
     }
     let mut last = text;
+    terminal::end_at_signals()?;
+    let mut pause = WatchPause::new(&session.env);
     loop {
         let mut lines = info.watch(session).await?;
         while let Some(line) = lines.next().await {
@@ -62,6 +65,7 @@ async fn one(session: &Session, matches: &Matches, info: &Info) -> Result<()> {
                 return Ok(());
             }
         }
+        pause.wait().await;
     }
 }
 

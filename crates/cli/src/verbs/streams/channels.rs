@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use http::{Request, header};
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{self, Message, error::ProtocolError, handshake::client::generate_key},
@@ -94,7 +94,8 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
 /// Where the streams of a session go.
 pub struct Streams<'a> {
     pub stdin: Option<Pin<Box<dyn AsyncRead + 'a>>>,
-    pub stdout: &'a mut dyn FnMut(&[u8]),
+    /// Nothing more is read while it takes nothing.
+    pub stdout: &'a mut (dyn AsyncWrite + Unpin),
     pub stderr: &'a mut dyn FnMut(&[u8]),
     /// The size of the terminal, now and whenever it changes.
     pub sizes: Option<tokio::sync::mpsc::Receiver<(u16, u16)>>,
@@ -118,7 +119,7 @@ pub async fn carry(mut socket: Socket, protocol: &str, streams: Streams<'_>) -> 
                 Some(Ok(Message::Binary(data))) => {
                     let Some((channel, data)) = data.split_first() else { continue };
                     match *channel {
-                        STDOUT => stdout(data),
+                        STDOUT => stdout.write_all(data).await?,
                         STDERR => stderr(data),
                         ERROR => {
                             let code = exit_code(data)?;

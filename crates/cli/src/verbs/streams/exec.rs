@@ -132,23 +132,24 @@ pub fn path(remote: &Remote) -> String {
 pub async fn talk(session: &Session, remote: &Remote<'_>) -> Result<u8> {
     let (socket, protocol) = channels::open(session, &path(remote), PROTOCOLS).await?;
     session.output.flush();
-    let raw = if remote.tty && remote.stdin { terminal::RawMode::enter() } else { None };
-    let output = session.output.clone();
+    let kept = match (remote.stdin, remote.tty) {
+        (false, _) => None,
+        (true, false) => terminal::Kept::enter(),
+        (true, true) => terminal::Kept::enter_raw(),
+    };
+    let mut output = session.output.clone();
     let errors = session.output.clone();
     let ended = channels::carry(
         socket,
         &protocol,
         Streams {
             stdin: remote.stdin.then(terminal::stdin),
-            stdout: &mut |bytes| {
-                output.bytes(bytes);
-                output.flush();
-            },
+            stdout: &mut output,
             stderr: &mut |bytes| errors.error_bytes(bytes),
             sizes: if remote.tty { terminal::sizes() } else { None },
         },
     )
     .await;
-    drop(raw);
+    drop(kept);
     ended
 }

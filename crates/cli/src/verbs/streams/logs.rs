@@ -13,6 +13,7 @@ use crate::{
     resource::{SELECTOR, metadata},
     run,
     session::Session,
+    terminal,
 };
 
 const FLAGS: &[Flag] = &[
@@ -116,6 +117,7 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
         (false, false) => 10,
         _ => matches.int("tail"),
     };
+    terminal::end_at_signals()?;
     let stream = |source| stream(session, matches, &namespace, source, tail);
     if follow && sources.len() > 1 {
         let mut all: FuturesUnordered<_> = sources.into_iter().map(stream).collect();

@@ -1,8 +1,8 @@
 //! `kubectl port-forward`: local ports that lead to ports of a pod.
 //! A row of `verbs::ROOT`.
-//! Each connection has a WebSocket of its own; one that fails ends no other.
+//! Each connection has a WebSocket of its own; an error from the pod ends the command, as it does kubectl.
 
-use std::{net::IpAddr, rc::Rc};
+use std::{net::IpAddr, rc::Rc, time::Duration};
 
 use bytes::{BufMut, BytesMut};
 use futures::{SinkExt, StreamExt, stream::FuturesUnordered};
@@ -43,6 +43,7 @@ pub static COMMAND: Command = Command {
 
 const DATA: u8 = 0;
 const READ_BYTES_MAX: usize = 32 << 10;
+const HALF_CLOSED_IDLE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ports {
@@ -150,10 +151,11 @@ async fn port_forward(session: &Session, matches: &Matches) -> Result<()> {
     let pod = Rc::new(pod);
     let mut accepting: FuturesUnordered<_> =
         listeners.into_iter().map(|(listener, ports)| accept(session, pod.clone(), listener, ports)).collect();
-    while let Some(ended) = accepting.next().await {
-        ended?;
+    tokio::select! {
+        Ok(()) = tokio::signal::ctrl_c() => Ok(()),
+        Some(ended) = accepting.next() => ended,
+        else => Ok(()),
     }
-    Ok(())
 }
 
 async fn listen(session: &Session, addresses: &[String], ports: Ports) -> Result<Vec<(TcpListener, Ports)>> {
@@ -197,7 +199,10 @@ async fn accept(session: &Session, pod: Rc<Value>, listener: TcpListener, ports:
             }
             Some(ended) = open.next(), if !open.is_empty() => {
                 if let Err(failure) = ended {
-                    session.output.warn(&format!("E portforward.go] an error occurred forwarding {} -> {}: {}", ports.local, ports.remote, failure.text()));
+                    let why = format!("an error occurred forwarding {} -> {}: {}", ports.local, ports.remote, failure.text());
+                    let text = format!("\"Unhandled Error\" err={why:?}");
+                    crate::rest::log::error(&session.env, &session.output, "portforward.go:424", &text);
+                    return Err(Failure::message("lost connection to pod"));
                 }
             }
         }
@@ -214,16 +219,26 @@ async fn carry(session: &Session, pod: Rc<Value>, mut stream: TcpStream, port: u
     let (mut socket, _) = channels::open(session, &path, "v4.channel.k8s.io").await?;
     let mut buffer = vec![0; READ_BYTES_MAX];
     let mut announced = [false; 2];
+    // The protocol can't say that one side has ended: what the other still has to say is waited for.
+    let mut local_ended = false;
     let broken = |e: tokio_tungstenite::tungstenite::Error| Failure::message(e.to_string());
     loop {
         tokio::select! {
+            () = env::sleep(HALF_CLOSED_IDLE_MAX), if local_ended => {
+                let _ = socket.close(None).await;
+                return Ok(());
+            }
             message = socket.next() => match message {
                 Some(Ok(Message::Binary(data))) => {
                     let Some((channel, data)) = data.split_first() else { continue };
                     let Some(known) = announced.get_mut(usize::from(*channel)) else { continue };
                     let data = if std::mem::replace(known, true) { data } else { data.get(2..).unwrap_or_default() };
                     if *channel == DATA {
-                        stream.write_all(data).await?;
+                        if stream.write_all(data).await.is_err() {
+                            // Whoever asked has gone.
+                            let _ = socket.close(None).await;
+                            return Ok(());
+                        }
                     } else if !data.is_empty() {
                         return Err(Failure::message(String::from_utf8_lossy(data).into_owned()));
                     }
@@ -232,8 +247,9 @@ async fn carry(session: &Session, pod: Rc<Value>, mut stream: TcpStream, port: u
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(broken(error)),
             },
-            read = stream.read(&mut buffer) => match read {
-                Ok(0) | Err(_) => {
+            read = stream.read(&mut buffer), if !local_ended => match read {
+                Ok(0) => local_ended = true,
+                Err(_) => {
                     let _ = socket.close(None).await;
                     return Ok(());
                 }

@@ -229,3 +229,20 @@ fn pods_held_by_a_finalizer_are_named_with_its_setter() {
         },
     );
 }
+
+#[test]
+fn pods_whose_volume_is_still_in_use() {
+    let mut gone = pod(json!({ "nodeName": "n1", "containers": [{ "name": "app" }] }), json!({ "phase": "Running" }));
+    gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:56:00Z");
+    check(
+        &gone,
+        vec![event("Pod", "FailedUnmount", "UnmountVolume.TearDown failed for volume \"data\": device is busy")],
+        Expected {
+            wrong: true,
+            reason: "VolumeInUse",
+            cause: "Its containers have ended, but its node cannot unmount a volume of it: UnmountVolume.TearDown failed for volume \"data\": device is busy.",
+            evidence: "event FailedUnmount",
+            command: "minke why node/n1",
+        },
+    );
+}
