@@ -14,6 +14,8 @@ pub enum Failure {
     Usage(String),
     /// A flag was wrong: the same, in the words of the flags' parser.
     Flag(String),
+    /// The command's help is printed, and behind it why, if anything is wrong at all.
+    Help(Option<String>),
     /// Printed as it is.
     Plain(String),
     /// A `metav1.Status` that the server answered with, perhaps behind words of ours.
@@ -155,10 +157,20 @@ impl Failure {
         }
     }
 
+    /// What went wrong with objects, and behind it, as one, what already went wrong when they were looked for.
+    pub fn aggregate_behind(mut of_objects: Vec<Failure>, of_selection: Vec<Failure>) -> Result<()> {
+        if of_objects.is_empty() {
+            return Self::aggregate(of_selection);
+        }
+        of_objects.extend(Self::aggregate(of_selection).err());
+        Self::aggregate(of_objects)
+    }
+
     /// Without any prefix, as it stands inside another message.
     pub fn text(&self) -> String {
         match self {
             Self::Message(text) | Self::Usage(text) | Self::Flag(text) | Self::Plain(text) => text.clone(),
+            Self::Help(why) => why.clone().unwrap_or_default(),
             Self::Status(status) => status.message.clone(),
             Self::Connection { cause, .. } => cause.clone(),
             Self::Several(all) => {
@@ -188,6 +200,7 @@ impl Failure {
             Self::Message(text) | Self::Usage(text) | Self::Flag(text) if text.starts_with("error: ") => text.clone(),
             Self::Message(text) | Self::Usage(text) | Self::Flag(text) => format!("error: {text}"),
             Self::Plain(text) => text.clone(),
+            Self::Help(why) => why.as_ref().map(|why| format!("error: {why}")).unwrap_or_default(),
             Self::Several(all) => all.iter().map(Self::line).collect::<Vec<_>>().join("\n"),
             Self::Printed { failure, .. } => failure.line(),
             Self::Exit(_) => String::new(),
@@ -212,6 +225,7 @@ impl Failure {
     fn in_several(&self) -> String {
         match self {
             Self::Message(text) => text.clone(),
+            Self::Several(all) if all.len() > 1 => self.text(),
             other => other.line(),
         }
     }

@@ -110,7 +110,7 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
                 (Ok(()), Some(run)) => run(&session, &matches).await,
                 (Ok(()), None) => Ok(()),
             };
-            (ran.and_then(|()| session.after()), typed)
+            (with_help(ran.and_then(|()| session.after()), command, &typed), typed)
         }
         Err((failure, command)) => {
             // What is no command of ours may be a plugin's.
@@ -140,6 +140,17 @@ pub async fn run_line(args: &[String], output: Output, open: impl FnOnce(Output,
             output.flush();
             code
         }
+    }
+}
+
+/// Some commands answer a wrong line with their help first.
+fn with_help(ran: failure::Result<()>, command: &'static command::Command, typed: &str) -> failure::Result<()> {
+    match ran {
+        Err(failure::Failure::Help(why)) => Err(failure::Failure::Printed {
+            printed: command::help_text(command, typed, translation::Translation::of_environment()),
+            failure: Box::new(why.map_or(failure::Failure::Exit(0), failure::Failure::Message)),
+        }),
+        other => other,
     }
 }
 

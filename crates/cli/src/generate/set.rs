@@ -44,19 +44,20 @@ pub fn containers<'a>(spec: &'a mut Value, pattern: &str, with_init: bool) -> Ve
     found
 }
 
-/// `container=image` pairs; `*` is every container.
-pub fn image(object: &mut Value, pairs: &[(String, String)]) -> Result<(), String> {
+/// `container=image` pairs; `*` is every container. Names that no container has are returned, and keep no other from it.
+pub fn image(object: &mut Value, pairs: &[(String, String)]) -> Result<Vec<String>, String> {
     let spec = pod_spec(object)?;
+    let mut absent = Vec::new();
     for (name, image) in pairs {
         let found = containers(spec, name, true);
         if found.is_empty() {
-            return Err(format!("unable to find container named {}", quote(name)));
+            absent.push(name.clone());
         }
         for container in found {
             container["image"] = image.as_str().into();
         }
     }
-    Ok(())
+    Ok(absent)
 }
 
 /// What `set env` was told: variables to set, and names to take away.
@@ -127,11 +128,7 @@ pub fn resources(object: &mut Value, pattern: &str, limits: &str, requests: &str
     }
     let given = [("limits", resource_list(limits)?), ("requests", resource_list(requests)?)];
     let spec = pod_spec(object)?;
-    let found = containers(spec, pattern, true);
-    if found.is_empty() {
-        return Err(format!("unable to find container named {}", quote(pattern)));
-    }
-    for container in found {
+    for container in containers(spec, pattern, true) {
         for (field, amounts) in &given {
             for (resource, amount) in amounts.iter().flat_map(|list| list.as_object()).flatten() {
                 container["resources"][*field][resource] = amount.clone();

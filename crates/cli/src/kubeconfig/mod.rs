@@ -6,7 +6,7 @@ pub mod exec;
 pub mod oidc;
 mod prompt;
 pub mod resolve;
-mod schema;
+pub(crate) mod schema;
 mod validation;
 
 use std::path::{Path, PathBuf};

@@ -95,13 +95,17 @@ static EXEC: Struct = Struct {
 static EXEC_ENV_VAR: Struct =
     Struct { name: "ExecEnvVar", fields: &[("name", Text, Absent::Text), ("value", Text, Absent::Text)] };
 
-static FILE: Struct = Struct {
+pub static FILE: Struct = Struct {
     name: "Config",
     fields: &[
+        ("kind", Any, Nothing),
+        ("apiVersion", Any, Nothing),
+        ("preferences", Any, Nothing),
         ("clusters", Many(&NAMED_CLUSTER), Nothing),
         ("users", Many(&NAMED_USER), Nothing),
         ("contexts", Many(&NAMED_CONTEXT), Nothing),
         ("current-context", Text, Nothing),
+        ("extensions", Any, Nothing),
     ],
 };
 static NAMED_CLUSTER: Struct =
@@ -157,6 +161,14 @@ impl Struct {
         })
     }
 
+    /// Its fields in Go's order; with each the struct that it, or each of its items, is.
+    pub fn in_order(&self) -> impl Iterator<Item = (&'static str, Option<&'static Struct>)> {
+        self.fields.iter().map(|(field, shape, _)| match shape {
+            One(of) | Many(of) => (*field, Some(*of)),
+            Text | Truth | Texts | Any => (*field, None),
+        })
+    }
+
     /// The known fields of a value, and what is written for those that nobody set.
     pub fn shaped(&self, value: &Value) -> Value {
         let mut shaped = Map::new();
@@ -170,6 +182,8 @@ impl Struct {
                 (_, false) => found,
                 (Nothing, true) => continue,
                 (Absent::Text, true) => json!(""),
+                // A list that is there and has nothing in it stays one.
+                (Null, true) if found.is_array() => found,
                 (Null, true) => Value::Null,
                 (False, true) => json!(false),
             };

@@ -229,12 +229,16 @@ impl Printer {
 
 /// `pod/web`, one line for each object.
 fn names(object: &Value) -> String {
+    // Of a watch, the object that the event is about.
+    if object["kind"].is_null() && object["object"].is_object() {
+        return names(&object["object"]);
+    }
     if object["items"].is_array() && object["kind"].as_str().is_some_and(|k| k.ends_with("List")) {
         return object["items"].as_array().into_iter().flatten().map(names).collect();
     }
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let name = object["metadata"]["name"].as_str().filter(|name| !name.is_empty()).unwrap_or("<unknown>");
     match version.split_once('/') {
         Some((group, _)) => format!("{kind}.{group}/{name}\n"),
         None => format!("{kind}/{name}\n"),

@@ -132,6 +132,11 @@ fn check_type(source: &str, object: &Value, validate: bool) -> Result<()> {
         let data = serde_json::to_string(object).unwrap_or_default();
         Failure::message(format!("unable to decode {source:?}: Object '{field}' is missing in '{data}'"))
     };
+    if !object.is_object() && validate {
+        return Err(Failure::message(format!(
+            "error validating {source:?}: error validating data: invalid object to validate; if you choose to ignore these errors, turn validation off with --validate=false"
+        )));
+    }
     if !object.is_object() {
         let found = match object {
             Value::Array(_) => "array",
@@ -160,7 +165,20 @@ fn check_type(source: &str, object: &Value, validate: bool) -> Result<()> {
     if absent("apiVersion") {
         return Err(broken("apiVersion"));
     }
-    Ok(())
+    match mistyped_metadata(object) {
+        Some(why) => Err(Failure::message(format!("unable to decode {source:?}: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// What of the metadata is of another type than every object's, in the words of Go's JSON reader.
+fn mistyped_metadata(object: &Value) -> Option<String> {
+    let schema = api::schema::builtin();
+    // Any kind will do: all have the same metadata.
+    let id = schema.find_kind("", "v1", "ConfigMap")?;
+    let value = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": object["metadata"]});
+    let error = api::codec::decode_value(value, schema, id).err()?.to_string();
+    error.split_once("cannot be handled as a ConfigMap: ").map(|(_, why)| why.to_string())
 }
 
 impl Selection {
@@ -312,5 +330,31 @@ pub fn local_resource(api_version: &str, kind: &str) -> ApiResource {
         group: group.to_string(),
         version: version.to_string(),
         ..ApiResource::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_object_is_said_as_go_says_it() {
+        let check = |object: Value, validate: bool, wanted: Option<&str>| {
+            let found = check_type("f", &object, validate).err().map(|failure| failure.text());
+            assert_eq!(found.as_deref(), wanted, "{object}");
+        };
+        let named = |name: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}});
+        check(named("a".into()), true, None);
+        check(json!({"apiVersion": "v1", "kind": "Pod"}), true, None);
+        let wanted = "unable to decode \"f\": json: cannot unmarshal bool into Go struct field ObjectMeta.metadata.name of type string";
+        check(named(true.into()), true, Some(wanted));
+        let wanted = "unable to decode \"f\": json: cannot unmarshal array into Go struct field ObjectMeta.metadata.labels of type map[string]string";
+        check(json!({"apiVersion": "v1", "kind": "Own", "metadata": {"labels": ["a"]}}), true, Some(wanted));
+        let wanted = "unable to decode \"f\": json: cannot unmarshal array into Go value of type unstructured.detector";
+        check(json!(["a"]), false, Some(wanted));
+        let wanted = "error validating \"f\": error validating data: invalid object to validate; if you choose to ignore these errors, turn validation off with --validate=false";
+        check(json!("text"), true, Some(wanted));
     }
 }

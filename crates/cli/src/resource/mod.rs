@@ -277,15 +277,16 @@ impl Selection {
 /// Does something with each object; what goes wrong with one keeps no other from it. `failures` are those of the selection.
 pub async fn each(
     infos: Vec<Info>,
-    mut failures: Vec<Failure>,
+    failures: Vec<Failure>,
     mut act: impl AsyncFnMut(Info) -> Result<()>,
 ) -> Result<()> {
+    let mut of_objects = Vec::new();
     for info in infos {
         if let Err(failure) = act(info).await {
-            failures.push(failure);
+            of_objects.push(failure);
         }
     }
-    Failure::aggregate(failures)
+    Failure::aggregate_behind(of_objects, failures)
 }
 
 /// The items of a list, each with the kind that the list says.

@@ -65,9 +65,16 @@ fn as_go_says(text: &str, document: &str) -> String {
             let name: String = anchor.chars().take_while(|c| c.is_alphanumeric() || "-_".contains(*c)).collect();
             return format!("{head}: anchor '{name}' value contains itself");
         }
+        // A new key where a bracket is still open.
+        "illegal placement of ':' indicator" => match opened_last(document) {
+            Some('[') => "did not find expected ',' or ']'",
+            Some(_) => "did not find expected ',' or '}'",
+            None => what,
+        },
         what => what,
     };
-    let what = if what.starts_with("tabs disallowed") { "found character that cannot start any token" } else { what };
+    let starts_no_token = ["tabs disallowed", "unexpected character"].iter().any(|words| what.starts_with(words));
+    let what = if starts_no_token { "found character that cannot start any token" } else { what };
     let by_parser = what.starts_with("did not find expected") && !(open('[') || open('{') || unclosed);
     let (shown, what) = match what {
         // Found missing on the line behind.
@@ -81,6 +88,19 @@ fn as_go_says(text: &str, document: &str) -> String {
         0 => format!("{head}: {what}"),
         shown => format!("{head}: line {shown}: {what}"),
     }
+}
+
+/// The bracket that was opened last and is still open, quotes apart.
+fn opened_last(document: &str) -> Option<char> {
+    let mut open = Vec::new();
+    for letter in document.chars() {
+        match letter {
+            '[' | '{' => open.push(letter),
+            ']' | '}' => drop(open.pop()),
+            _ => {}
+        }
+    }
+    open.pop()
 }
 
 /// The documents of a stream, split where a line is `---`.
@@ -122,6 +142,9 @@ mod tests {
         check("a: &a [*a]\n", "anchor 'a' value contains itself");
         check("a: b: c\n", "mapping values are not allowed in this context");
         check("x: y\na: b: c\n", "line 2: mapping values are not allowed in this context");
+        check("a: @b\n", "found character that cannot start any token");
+        check("x: y\na: `b\n", "line 2: found character that cannot start any token");
+        check("key: [a, b\nother: c\n", "line 1: did not find expected ',' or ']'");
         check("a: |\n b\nc\n", "line 4: could not find expected ':'");
     }
 }

@@ -5,18 +5,25 @@
 use api::schema::{Field, Node, TypeId, builtin};
 use serde_json::{Map, Value};
 
+use crate::kubeconfig::schema;
+
 /// What is known of a value's type.
 #[derive(Clone, Copy)]
 pub enum Shape {
     Untyped,
     Struct(TypeId),
     Node(&'static Node),
+    /// Of a kubeconfig, which no server has; of a list, what its items are.
+    Kubeconfig(&'static schema::Struct),
 }
 
 impl Shape {
     /// By the object's own words.
     pub fn of(object: &Value) -> Self {
         let text = |field: &str| object[field].as_str().unwrap_or_default();
+        if (text("apiVersion"), text("kind")) == ("v1", "Config") {
+            return Self::Kubeconfig(&schema::FILE);
+        }
         let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
         builtin().find_kind(group, version, text("kind")).map_or(Self::Untyped, Self::Struct)
     }
@@ -27,6 +34,11 @@ impl Shape {
             Self::Struct(id) | Self::Node(&Node::Struct(id)) => id,
             Self::Node(Node::Map(inner, _)) => {
                 return map.iter().map(|(key, value)| (key, value, Self::Node(inner))).collect();
+            }
+            Self::Kubeconfig(of) => {
+                let shape = |inner: Option<&'static schema::Struct>| inner.map_or(Self::Untyped, Self::Kubeconfig);
+                let found = |(field, inner)| map.get_key_value(field).map(|(key, value)| (key, value, shape(inner)));
+                return of.in_order().filter_map(found).collect();
             }
             _ => return map.iter().map(|(key, value)| (key, value, Self::Untyped)).collect(),
         };
@@ -41,6 +53,7 @@ impl Shape {
     pub fn item(self) -> Self {
         match self {
             Self::Node(Node::List(inner, _)) => Self::Node(inner),
+            Self::Kubeconfig(of) => Self::Kubeconfig(of),
             _ => Self::Untyped,
         }
     }
@@ -77,6 +90,9 @@ mod tests {
         });
         let wanted = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","labels":{"x":"y"},"annotations":{"a":"2","b":"1"}},"spec":{"volumes":[],"initContainers":[],"containers":[{"name":"c","image":"x"}],"restartPolicy":"Never","dnsPolicy":"Default"}}"#;
         assert_eq!(go_format::typed_json(&object, None), wanted);
+        let config = json!({"apiVersion": "v1", "kind": "Config", "clusters": [{"cluster": {"certificate-authority": "f", "server": "s"}, "name": "n"}]});
+        let wanted = r#"{"kind":"Config","apiVersion":"v1","clusters":[{"name":"n","cluster":{"server":"s","certificate-authority":"f"}}]}"#;
+        assert_eq!(go_format::typed_json(&config, None), wanted);
         let foreign = json!({"apiVersion": "e.x/v1", "kind": "Own", "b": 1, "a": {"d": 1, "c": 2}});
         assert_eq!(go_format::typed_json(&foreign, None), go_format::json(&foreign));
     }

@@ -175,5 +175,9 @@ fn volume_in_use<R: ObjectReader>(pod: &Value, events: &[Value], inquiry: &Inqui
     let why = clause(string(&failed.first()?["message"]));
     let cause = format!("Its containers have ended, but its node cannot unmount a volume of it: {why}.");
     let node = text(&pod["spec"]["nodeName"]);
-    Some(Verdict::wrong("VolumeInUse", cause).with_events(failed, inquiry.now).try_command(format!("minke why node/{node}")))
+    Some(
+        Verdict::wrong("VolumeInUse", cause)
+            .with_events(failed, inquiry.now)
+            .try_command(format!("minke why node/{node}")),
+    )
 }

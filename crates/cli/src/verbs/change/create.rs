@@ -68,14 +68,14 @@ async fn create(session: &Session, matches: &Matches) -> Result<()> {
     }
     let mut operation = Operation::of(session, matches)?;
     field_validation(matches)?;
-    let (mut infos, mut failures) = selection.select(session).await?;
+    let (mut infos, of_selection) = selection.select(session).await?;
     if matches.bool("edit") {
         infos = edited(session, matches, infos).await?;
         if infos.is_empty() {
             return Ok(());
         }
     }
-    let mut count = infos.len();
+    let (mut count, mut failures) = (infos.len(), Vec::new());
     for info in infos {
         let source = info.source.clone();
         if let Err(failure) = create_one(session, matches, &mut operation, info).await {
@@ -86,10 +86,10 @@ async fn create(session: &Session, matches: &Matches) -> Result<()> {
             }
         }
     }
-    if count == 0 && failures.is_empty() {
+    if count == 0 && failures.is_empty() && of_selection.is_empty() {
         return Err(Failure::message("no objects passed to create"));
     }
-    Failure::aggregate(failures)
+    Failure::aggregate_behind(failures, of_selection)
 }
 
 /// A file, or standard input, as it is.

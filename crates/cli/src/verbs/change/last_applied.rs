@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Change, MERGE, VALIDATE, field_validation};
 use crate::{
-    apply::{LAST_APPLIED, annotated, last_applied},
+    apply::{LAST_APPLIED, last_applied},
     command::Command,
     edit,
     failure::{Failure, Result},
@@ -68,6 +68,11 @@ fn configuration(info: &Info) -> Result<Value> {
     Ok(serde_json::from_str(text)?)
 }
 
+/// The annotation that says of an object what it is, and not, as after `apply`, that it has annotations.
+fn as_it_is(object: &Value) -> String {
+    format!("{}\n", crate::template::go_format::json(object))
+}
+
 async fn view(session: &Session, matches: &Matches) -> Result<()> {
     let output = matches.str("output");
     if !["yaml", "json"].contains(&output) {
@@ -102,7 +107,11 @@ async fn set(session: &Session, matches: &Matches) -> Result<()> {
                 info.name
             )));
         }
-        let wanted = annotated(&info.object)["metadata"]["annotations"][LAST_APPLIED].clone();
+        let wanted = as_it_is(&info.object);
+        if last_applied(&live).is_some_and(|there| there.trim_end() == wanted.trim_end()) {
+            session.output.line(&format!("set-last-applied {}: no changes required.", info.name));
+            continue;
+        }
         let patch = json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}});
         let object = match operation.dry_run {
             DryRun::Client => live,
@@ -129,7 +138,7 @@ async fn edit_annotation(session: &Session, matches: &Matches) -> Result<()> {
             session.output.warn("Edit cancelled, no changes made.");
             continue;
         };
-        let wanted = annotated(&after)["metadata"]["annotations"][LAST_APPLIED].clone();
+        let wanted = as_it_is(&after);
         let patch = json!({"metadata": {"annotations": {LAST_APPLIED: wanted}}});
         let change = Change {
             session,

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{merged, open};
 use crate::{
-    failure::{Failure, Result},
-    flags::{Flag, Matches, array, boolean, string},
+    failure::{Failure, Result, go_error},
+    flags::{Flag, Matches, boolean, list, string},
     kubeconfig::{Config, Entry},
     session::Session,
     subcommand,
@@ -95,20 +95,24 @@ const CLUSTER: &[Flag] = &[
 const CREDENTIALS: &[Flag] = &[
     boolean("embed-certs", "false", "Put certificate and key into the kubeconfig"),
     string("auth-provider", "", "Name of the authentication provider"),
-    array("auth-provider-arg", "key=value for the authentication provider"),
+    list("auth-provider-arg", "key=value for the authentication provider"),
     string("exec-command", "", "Program that prints credentials"),
     string("exec-api-version", "", "API version of the program"),
     string("exec-interactive-mode", "", "Whether the program may use the terminal"),
     boolean("exec-provide-cluster-info", "false", "Tell the program about the cluster"),
-    array("exec-arg", "Argument of the program"),
-    array("exec-env", "key=value in the environment of the program"),
+    list("exec-arg", "Argument of the program"),
+    list("exec-env", "key=value in the environment of the program"),
 ];
 
 fn one_name(matches: &Matches) -> Result<&str> {
     match matches.args.as_slice() {
         [name] => Ok(name),
-        args => Err(Failure::usage(format!("Unexpected args: [{}]", args.join(" ")))),
+        args => Err(unexpected(args)),
     }
+}
+
+fn unexpected(args: &[String]) -> Failure {
+    Failure::Help(Some(format!("Unexpected args: [{}]", args.join(" "))))
 }
 
 async fn use_context(session: &Session, matches: &Matches) -> Result<()> {
@@ -138,7 +142,11 @@ fn entries<'a>(config: &'a mut Config, kind: &str) -> &'a mut Vec<Entry> {
 }
 
 fn delete(session: &Session, matches: &Matches, kind: &str) -> Result<()> {
-    let name = one_name(matches)?;
+    let name = match (matches.args.as_slice(), kind) {
+        ([name], _) => name.as_str(),
+        (_, "user") => return Err(Failure::message("user to delete is required")),
+        _ => return Err(Failure::Help(None)),
+    };
     let mut all = merged(session)?;
     let shown = session.places().default_file();
     let current = all.current_context.clone();
@@ -172,7 +180,7 @@ async fn delete_user(session: &Session, matches: &Matches) -> Result<()> {
 
 async fn rename_context(session: &Session, matches: &Matches) -> Result<()> {
     let [old, new] = matches.args.as_slice() else {
-        return Err(Failure::usage(format!("Unexpected args: [{}]", matches.args.join(" "))));
+        return Err(unexpected(&matches.args));
     };
     let all = merged(session)?;
     let shown = session.places().default_file();
@@ -224,6 +232,7 @@ async fn set_context(session: &Session, matches: &Matches) -> Result<()> {
         ([], true) if all.current_context.is_empty() => return Err(Failure::message("no current context is set")),
         ([], true) => all.current_context.clone(),
         ([_], true) => return Err(Failure::message("you cannot specify both a context name and --current")),
+        ([], false) => return Err(Failure::message("you must specify a non-empty context name or --current")),
         _ => one_name(matches)?.to_string(),
     };
     let there = upsert(session, "context", &name, |value| {
@@ -247,8 +256,11 @@ async fn set_context(session: &Session, matches: &Matches) -> Result<()> {
 fn embed(value: &mut Value, field: &str, path: &str, embed: bool) -> Result<()> {
     let data = format!("{field}-data");
     if embed {
+        std::fs::metadata(path).map_err(|e| {
+            Failure::message(format!("could not stat {field} file {path}: stat {path}: {}", go_error(&e)))
+        })?;
         let bytes = std::fs::read(path)
-            .map_err(|e| Failure::message(format!("could not read {field} data from {path}: {e}")))?;
+            .map_err(|e| Failure::message(format!("could not read {field} data from {path}: {}", go_error(&e))))?;
         value[data] = BASE64_STANDARD.encode(bytes).into();
         value[field] = Value::Null;
     } else {
@@ -292,7 +304,9 @@ async fn set_cluster(session: &Session, matches: &Matches) -> Result<()> {
 }
 
 async fn set_credentials(session: &Session, matches: &Matches) -> Result<()> {
-    let name = one_name(matches)?;
+    let [name] = matches.args.as_slice() else {
+        return Err(Failure::Help(Some(format!("unexpected args: [{}]", matches.args.join(" ")))));
+    };
     let mut methods = Vec::new();
     if matches.opt("token").is_some() {
         methods.push("--token");
@@ -380,10 +394,15 @@ fn program(value: &mut Value, matches: &Matches) -> Result<()> {
         value["exec"]["args"] = json!(matches.list("exec-arg"));
     }
     for pair in matches.list("exec-env") {
-        let (name, text) = pair.split_once('=').unwrap_or((&pair, ""));
         let mut list = value["exec"]["env"].as_array().cloned().unwrap_or_default();
-        list.retain(|e| e["name"] != name);
-        list.push(json!({"name": name, "value": text}));
+        match (pair.split_once('='), pair.strip_suffix('-')) {
+            (Some((name, text)), _) => match list.iter_mut().find(|e| e["name"] == name) {
+                Some(there) => there["value"] = text.into(),
+                None => list.push(json!({"name": name, "value": text})),
+            },
+            (None, Some(removed)) => list.retain(|e| e["name"] != removed),
+            (None, None) => return Err(Failure::message(format!("invalid exec-env format: {pair}"))),
+        }
         value["exec"]["env"] = list.into();
     }
     Ok(())

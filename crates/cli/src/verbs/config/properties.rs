@@ -101,12 +101,7 @@ fn change(session: &Session, property: &str, value: Option<Value>) -> Result<()>
                 entry.value[field] = value;
             }
         }
-        None if field.is_empty() => {
-            if !entries.iter().any(|e| e.name == name) {
-                return Err(Failure::message(format!("current map key `{name}` is invalid")));
-            }
-            entries.retain(|e| e.name != name);
-        }
+        None if field.is_empty() => entries.retain(|e| e.name != name),
         None => {
             let entry = entries.iter_mut().find(|e| e.name == name);
             let entry = entry.ok_or_else(|| Failure::message(format!("current map key `{name}` is invalid")))?;
@@ -120,7 +115,7 @@ fn change(session: &Session, property: &str, value: Option<Value>) -> Result<()>
 
 async fn set(session: &Session, matches: &Matches) -> Result<()> {
     let [property, text] = matches.args.as_slice() else {
-        return Err(Failure::usage(format!("Unexpected args: [{}]", matches.args.join(" "))));
+        return Err(Failure::Help(Some(format!("Unexpected args: [{}]", matches.args.join(" ")))));
     };
     let value: Value = if property.ends_with("-data") {
         match matches.bool("set-raw-bytes") {
@@ -145,7 +140,7 @@ async fn set(session: &Session, matches: &Matches) -> Result<()> {
 
 async fn unset(session: &Session, matches: &Matches) -> Result<()> {
     let [property] = matches.args.as_slice() else {
-        return Err(Failure::usage(format!("Unexpected args: [{}]", matches.args.join(" "))));
+        return Err(Failure::Help(Some(format!("Unexpected args: [{}]", matches.args.join(" ")))));
     };
     change(session, property, None)?;
     session.output.line(&format!("Property {property:?} unset."));

@@ -19,7 +19,7 @@ use crate::{
 
 const FLAGS: &[Flag] = &[
     boolean("allow-missing-template-keys", "true", "Templates skip fields that are not there"),
-    boolean("flatten", "false", "Put the content of files into the output"),
+    boolean("flatten", "false", "Put the content of files into the output, with certificates and secrets"),
     boolean("merge", "true", "Merge all kubeconfig files").bare("true"),
     boolean("minify", "false", "Only what the current context uses"),
     string("output", "yaml", "Form of the output").short('o'),
@@ -72,7 +72,7 @@ async fn view(session: &Session, matches: &Matches) -> Result<()> {
             }
         }
     }
-    if !matches.bool("raw") {
+    if !matches.bool("raw") && !matches.bool("flatten") {
         for entry in config.clusters.iter_mut().chain(config.users.iter_mut()) {
             for (field, shown) in SECRETS {
                 if entry.value[field].is_string() {
@@ -89,6 +89,8 @@ async fn view(session: &Session, matches: &Matches) -> Result<()> {
         }
     }
     let format = Format::parse(matches, ALLOWED)?.unwrap_or(Format::Yaml);
-    session.output.print(&Printer::new(format, true).text(&value)?);
+    let mut printer = Printer::new(format, true);
+    printer.typed = true;
+    session.output.print(&printer.text(&value)?);
     Ok(())
 }

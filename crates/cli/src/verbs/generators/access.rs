@@ -188,10 +188,8 @@ async fn token(session: &Session, matches: &Matches) -> Result<()> {
             }
             spec["boundObjectRef"] = json!({"kind": kind, "apiVersion": "v1", "name": matches.str("bound-object-name"), "uid": matches.str("bound-object-uid")});
         }
-        other => {
-            return Err(Failure::message(format!(
-                "supported --bound-object-kind values are Node, Pod, Secret, not {other}"
-            )));
+        _ => {
+            return Err(Failure::message("supported --bound-object-kind values are Node, Pod, Secret"));
         }
     }
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {"name": name, "namespace": namespace}, "spec": spec});

@@ -2,6 +2,8 @@
 //! A row of `verbs::ROOT`; objects are changed in `generate::set`.
 //! What changes is sent as a patch of what was read.
 
+use std::cell::RefCell;
+
 use serde_json::Value;
 
 use crate::{
@@ -127,10 +129,23 @@ subcommand!(
 
 type Edit<'a> = &'a dyn Fn(&mut Value) -> std::result::Result<(), String>;
 
+/// What a subcommand does to objects, and what it says of them.
+struct Job<'a> {
+    /// `image updated`.
+    done: &'static str,
+    /// Stands before what the server has against it.
+    refused: &'static str,
+    edit: Edit<'a>,
+    /// Whether objects that stay as they are are spoken of.
+    unchanged_too: bool,
+}
+
 async fn selected(session: &Session, matches: &Matches, words: &[String]) -> Result<Vec<Info>> {
     let mut selection = Selection::of(session, matches)?;
     selection.arguments = words.to_vec();
     selection.latest = !selection.local;
+    // Only says that a type may stand without names.
+    selection.allow_empty_selector = std::mem::take(&mut selection.all);
     if selection.arguments.is_empty() && !selection.has_files() {
         return Err(Failure::message(
             "one or more resources must be specified as <resource> <name> or <resource>/<name>",
@@ -146,28 +161,38 @@ fn required_version(matches: &Matches) -> Option<&str> {
     }
 }
 
-/// Changes every object and prints those that changed.
-async fn change_all(session: &Session, matches: &Matches, infos: Vec<Info>, done: &str, edit: Edit<'_>) -> Result<()> {
+/// Changes every object and prints those that changed. `failures` are what is wrong with the line itself.
+async fn change_all(
+    session: &Session,
+    matches: &Matches,
+    infos: Vec<Info>,
+    mut failures: Vec<Failure>,
+    job: Job<'_>,
+) -> Result<()> {
     let mut operation = Operation::of(session, matches)?.typed();
-    let mut failures = Vec::new();
     for info in infos {
         let mut wanted = info.object.clone();
-        if let Err(why) = edit(&mut wanted) {
-            failures.push(Failure::Message(why));
+        if let Err(why) = (job.edit)(&mut wanted) {
+            let kind = if matches.bool("local") { &info.resource.singular } else { &info.resource.name };
+            failures.push(Failure::Message(format!("error: {kind}/{} {why}\n", info.name)));
+            continue;
+        }
+        let unchanged = wanted == info.object && required_version(matches).is_none();
+        if unchanged && !job.unchanged_too {
             continue;
         }
         record(&mut wanted, matches);
-        let here = matches.bool("local") || operation.dry_run == DryRun::Client;
-        if here {
-            operation.print(session, &info, &wanted, done)?;
+        if matches.bool("local") || operation.dry_run == DryRun::Client {
+            operation.print(session, &info, &wanted, job.done)?;
             continue;
         }
-        if wanted == info.object && required_version(matches).is_none() {
+        if unchanged {
             continue;
         }
         match send(session, matches, &info, &wanted, operation.dry_run).await {
-            Ok(object) => operation.print(session, &info, &object, done)?,
-            Err(failure) => failures.push(failure),
+            Ok(object) => operation.print(session, &info, &object, job.done)?,
+            Err(failure) if job.refused.is_empty() => failures.push(failure),
+            Err(failure) => failures.push(Failure::Message(format!("{}{}", job.refused, failure.text()))),
         }
     }
     Failure::aggregate(failures)
@@ -201,7 +226,27 @@ async fn image(session: &Session, matches: &Matches) -> Result<()> {
     let pairs: Vec<(String, String)> =
         pairs.iter().filter_map(|p| p.split_once('=')).map(|(k, v)| (k.to_string(), v.to_string())).collect();
     let infos = selected(session, matches, &objects).await?;
-    change_all(session, matches, infos, "image updated", &|object| set::image(object, &pairs)).await
+    let missing = RefCell::new(Vec::new());
+    let edit = |object: &mut Value| {
+        let absent = set::image(object, &pairs)?;
+        missing.borrow_mut().extend(absent);
+        Ok(())
+    };
+    let refused = "failed to patch image update to pod template: ";
+    let job = Job { done: "image updated", refused, edit: &edit, unchanged_too: false };
+    let changed = change_all(session, matches, infos, Vec::new(), job).await;
+    let missing = missing.into_inner().into_iter().map(|name: String| absent_container(&format!("{name:?}")));
+    let mut failures: Vec<Failure> = missing.collect();
+    match changed {
+        Err(Failure::Several(all)) => failures.extend(all),
+        Err(failure) => failures.push(failure),
+        Ok(()) => {}
+    }
+    Failure::aggregate(failures)
+}
+
+fn absent_container(name: &str) -> Failure {
+    Failure::Message(format!("error: unable to find container named {name}"))
 }
 
 async fn env(session: &Session, matches: &Matches) -> Result<()> {
@@ -239,7 +284,10 @@ async fn env(session: &Session, matches: &Matches) -> Result<()> {
             false => fitting.push(info),
         }
     }
-    change_all(session, matches, fitting, "env updated", &|object| wanted.apply(object, &pattern)).await
+    let edit = |object: &mut Value| wanted.apply(object, &pattern);
+    let refused = "failed to patch env update to pod template: ";
+    let job = Job { done: "env updated", refused, edit: &edit, unchanged_too: false };
+    change_all(session, matches, fitting, Vec::new(), job).await
 }
 
 async fn list_env(session: &Session, infos: Vec<Info>, pattern: &str, resolve: bool) -> Result<()> {
@@ -298,10 +346,17 @@ async fn resources(session: &Session, matches: &Matches) -> Result<()> {
     }
     let pattern = matches.str("containers").to_string();
     let infos = selected(session, matches, &matches.args).await?;
-    change_all(session, matches, infos, "resource requirements updated", &|object| {
-        set::resources(object, &pattern, &limits, &requests)
-    })
-    .await
+    let mut failures = Vec::new();
+    for info in &infos {
+        let mut object = info.object.clone();
+        if set::pod_spec(&mut object).is_ok_and(|spec| set::containers(spec, &pattern, true).is_empty()) {
+            failures.push(absent_container(&pattern));
+        }
+    }
+    let edit = |object: &mut Value| set::resources(object, &pattern, &limits, &requests);
+    let refused = "failed to patch resources update to pod template ";
+    let job = Job { done: "resource requirements updated", refused, edit: &edit, unchanged_too: false };
+    change_all(session, matches, infos, failures, job).await
 }
 
 async fn selector(session: &Session, matches: &Matches) -> Result<()> {
@@ -310,7 +365,12 @@ async fn selector(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("one selector is required"));
     };
     let infos = selected(session, matches, &objects).await?;
-    change_all(session, matches, infos, "selector updated", &|object| set::selector(object, text)).await
+    for info in &infos {
+        set::selector(&mut info.object.clone(), text).map_err(Failure::Message)?;
+    }
+    let edit = |object: &mut Value| set::selector(object, text);
+    let job = Job { done: "selector updated", refused: "", edit: &edit, unchanged_too: true };
+    change_all(session, matches, infos, Vec::new(), job).await
 }
 
 async fn service_account(session: &Session, matches: &Matches) -> Result<()> {
@@ -318,7 +378,10 @@ async fn service_account(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("serviceaccount is required"));
     };
     let infos = selected(session, matches, objects).await?;
-    change_all(session, matches, infos, "serviceaccount updated", &|object| set::service_account(object, account)).await
+    let edit = |object: &mut Value| set::service_account(object, account);
+    let refused = "failed to patch ServiceAccountName ";
+    let job = Job { done: "serviceaccount updated", refused, edit: &edit, unchanged_too: true };
+    change_all(session, matches, infos, Vec::new(), job).await
 }
 
 async fn subject(session: &Session, matches: &Matches) -> Result<()> {
@@ -328,5 +391,8 @@ async fn subject(session: &Session, matches: &Matches) -> Result<()> {
     }
     let subjects = Subjects { users: &users, groups: &groups, service_accounts: &accounts };
     let infos = selected(session, matches, &matches.args).await?;
-    change_all(session, matches, infos, "subjects updated", &|object| set::subject(object, &subjects).map(drop)).await
+    let edit = |object: &mut Value| set::subject(object, &subjects).map(drop);
+    let refused = "failed to patch subjects to rolebinding: ";
+    let job = Job { done: "subjects updated", refused, edit: &edit, unchanged_too: false };
+    change_all(session, matches, infos, Vec::new(), job).await
 }

@@ -30,9 +30,14 @@ pub fn must_be_there(directory: &str) -> Result<()> {
     if directory.contains("://") || std::path::Path::new(directory).exists() {
         return Ok(());
     }
+    let whole = absolute(directory);
     Err(Failure::message(format!(
-        "must build at directory: not a valid directory: evalsymlink failure on '{directory}' : lstat {directory}: no such file or directory"
+        "must build at directory: not a valid directory: evalsymlink failure on '{directory}' : lstat {whole}: no such file or directory"
     )))
+}
+
+fn absolute(directory: &str) -> String {
+    std::path::absolute(directory).map_or_else(|_| directory.to_string(), |path| path.display().to_string())
 }
 
 async fn run(session: &Session, matches: &Matches) -> Result<()> {

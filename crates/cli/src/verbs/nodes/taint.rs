@@ -49,23 +49,43 @@ fn effect(text: &str) -> Result<String> {
     }
 }
 
+/// `KEY=VALUE:EFFECT`, `KEY:EFFECT` or `KEY`.
+fn read_taint(text: &str) -> Result<Taint> {
+    let invalid = |why: &str| Failure::usage(format!("invalid taint spec: {text}{why}"));
+    let (pair, found) = match text.split(':').collect::<Vec<_>>().as_slice() {
+        [key] => (vec![*key], String::new()),
+        [pair, found] => (pair.split('=').collect(), effect(found)?),
+        _ => return Err(invalid("")),
+    };
+    let (key, value) = match pair.as_slice() {
+        [key] => (*key, ""),
+        [key, value] => (*key, *value),
+        _ => return Err(invalid("")),
+    };
+    let problems = [api::names::label_value(value), api::names::qualified_name(key)];
+    match problems.iter().find(|problems| !problems.is_empty()) {
+        Some(problems) => Err(invalid(&format!(", {}", problems.join("; ")))),
+        None => Ok(Taint { key: key.to_string(), value: value.to_string(), effect: found }),
+    }
+}
+
 /// What is added, and what is removed.
 fn parse(words: &[String]) -> Result<(Vec<Taint>, Vec<Taint>)> {
-    let (mut add, mut remove) = (Vec::new(), Vec::new());
+    let (mut add, mut remove): (Vec<Taint>, Vec<Taint>) = (Vec::new(), Vec::new());
     for word in words {
-        let removing = word.strip_suffix('-');
-        let text = removing.unwrap_or(word);
-        let (pair, found) = match text.split_once(':') {
-            Some((pair, found)) => (pair, effect(found)?),
-            None if removing.is_some() => (text, String::new()),
-            None => return Err(Failure::usage(format!("unknown taint spec: {word}"))),
-        };
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let taint = Taint { key: key.to_string(), value: value.to_string(), effect: found };
-        match removing.is_some() {
-            true => remove.push(taint),
-            false => add.push(taint),
+        if let Some(removed) = word.strip_suffix('-') {
+            remove.push(read_taint(removed)?);
+            continue;
         }
+        let new = read_taint(word)?;
+        if new.effect.is_empty() {
+            return Err(Failure::usage(format!("invalid taint spec: {word}")));
+        }
+        if add.iter().any(|old| old.key == new.key && old.effect == new.effect) {
+            let shown = format!("{{{} {} {} <nil>}}", new.key, new.value, new.effect);
+            return Err(Failure::usage(format!("duplicated taints with the same key and effect: {shown}")));
+        }
+        add.push(new);
     }
     Ok((add, remove))
 }
@@ -100,6 +120,8 @@ async fn taint(session: &Session, matches: &Matches) -> Result<()> {
     let mut operation = Operation::of(session, matches)?.typed().without_suffix();
     let mut selection = Selection::of(session, matches)?;
     selection.arguments = objects.to_vec();
+    // Only says that a type may stand without names.
+    selection.allow_empty_selector = std::mem::take(&mut selection.all);
     let mut failures = Vec::new();
     for info in selection.all_or_nothing(session).await? {
         if info.resource.name != "nodes" {

@@ -183,7 +183,7 @@ async fn pod(session: &Session, matches: &Matches) -> Result<()> {
     let path = match matches.args.as_slice() {
         [] => format!("{place}/pods"),
         [_] if matches.opt("selector").is_some() => {
-            return Err(Failure::message("only one of NAME or --selector can be provided"));
+            return Err(Failure::message("only one of NAME or selector can be provided"));
         }
         [name] => format!("{place}/pods/{name}"),
         args => return Err(Failure::usage(crate::verbs::info::version::go_list(args))),

@@ -84,7 +84,7 @@ async fn events(session: &Session, matches: &Matches) -> Result<()> {
     if let Some(target) = matches.opt("for") {
         let (word, name) =
             target.split_once('/').ok_or_else(|| Failure::message("--for must be in resource/name form"))?;
-        let resource = session.resource(word).await?;
+        let resource = session.resource(word).await.map_err(|failure| Failure::Plain(failure.text()))?;
         fields.push(format!("involvedObject.kind={}", resource.kind));
         fields.push(format!("involvedObject.name={name}"));
         if !resource.group.is_empty() {

@@ -54,20 +54,18 @@ async fn scale(session: &Session, matches: &Matches) -> Result<()> {
     let mut operation = Operation::of(session, matches)?;
     let mut selection = Selection::of(session, matches)?;
     selection.latest = true;
-    let (infos, mut failures) = selection.select(session).await?;
-    if infos.is_empty() && failures.is_empty() {
+    let infos = selection.all_or_nothing(session).await?;
+    if infos.is_empty() {
         return Err(Failure::message("no objects passed to scale"));
     }
     if infos.len() > 1 && matches.opt("resource-version").is_some() {
         return Err(Failure::message("cannot use --resource-version with multiple resources"));
     }
     for info in infos {
-        match one(session, matches, operation.dry_run, &info, replicas).await {
-            Ok(()) => operation.print(session, &info, &info.object, "scaled")?,
-            Err(failure) => failures.push(failure),
-        }
+        one(session, matches, operation.dry_run, &info, replicas).await?;
+        operation.print(session, &info, &info.object, "scaled")?;
     }
-    Failure::aggregate(failures)
+    Ok(())
 }
 
 async fn one(session: &Session, matches: &Matches, dry_run: DryRun, info: &Info, replicas: i64) -> Result<()> {
@@ -107,7 +105,8 @@ async fn one(session: &Session, matches: &Matches, dry_run: DryRun, info: &Info,
     let timeout = matches.duration("timeout");
     if timeout > Duration::ZERO && dry_run == DryRun::None {
         let waited = env::timeout(timeout, until_scaled(session, info, replicas)).await;
-        return waited.unwrap_or_else(|| Err(Failure::message("timed out waiting for the condition")));
+        return waited
+            .unwrap_or_else(|| Err(Failure::message(format!("timed out waiting for {:?} to be synced", info.name))));
     }
     Ok(())
 }

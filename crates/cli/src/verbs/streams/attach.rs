@@ -52,7 +52,8 @@ async fn attach(session: &Session, matches: &Matches) -> Result<()> {
             "cannot attach a container in a completed pod; current phase is {phase}"
         )));
     }
-    let container = choose(session, &pod, matches.str("container"), matches.bool("quiet"))?;
+    let container = choose(session, &pod, matches.str("container"), matches.bool("quiet"))
+        .map_err(|failure| failure.behind("cannot attach to the container: "))?;
     attach_to(session, &pod, &container, matches.bool("stdin"), matches.bool("tty"), matches.bool("quiet")).await
 }
 

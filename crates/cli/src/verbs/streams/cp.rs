@@ -67,7 +67,7 @@ fn place(text: &str) -> Result<Place> {
         [namespace, pod] => (namespace.to_string(), pod.to_string()),
         _ => return Err(Failure::message("filespec must match the canonical format: [[namespace/]pod:]file/path")),
     };
-    if pod.is_empty() || path.is_empty() {
+    if pod.is_empty() {
         return Err(Failure::message("filespec must match the canonical format: [[namespace/]pod:]file/path"));
     }
     Ok(Place { namespace, pod, path: path.to_string() })
@@ -109,7 +109,11 @@ async fn execute(
             session.rest().await?.get(path).value().await?
         }
     };
-    let container = choose(session, &pod, matches.str("container"), false)?;
+    // The server knows which containers there are.
+    let container = match matches.opt("container") {
+        Some(named) => named.to_string(),
+        None => choose(session, &pod, "", false)?,
+    };
     let remote =
         Remote { pod: &pod, container: &container, subresource: "exec", command, stdin: stdin.is_some(), tty: false };
     let (socket, protocol) = channels::open(session, &path(&remote), PROTOCOLS).await?;

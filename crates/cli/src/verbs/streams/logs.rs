@@ -149,7 +149,7 @@ fn not_found(failure: Failure, namespace: &str) -> Failure {
 
 fn check(matches: &Matches, container: &str) -> Result<()> {
     if matches.changed("since-time") && matches.changed("since") {
-        return Err(Failure::message("at most one of `sinceTime` or `since` may be specified"));
+        return Err(Failure::message("at most one of `sinceTime` or `sinceSeconds` may be specified"));
     }
     if matches.int("tail") < -1 {
         return Err(Failure::message("--tail must be greater than or equal to -1"));
@@ -166,7 +166,11 @@ fn check(matches: &Matches, container: &str) -> Result<()> {
         return Err(Failure::message("only one of follow (-f) or previous (-p) is allowed"));
     }
     if let Some(text) = matches.opt("since-time") {
-        text.parse::<jiff::Timestamp>().map_err(|e| Failure::message(format!("parsing time {text:?}: {e}")))?;
+        text.parse::<jiff::Timestamp>().map_err(|_| {
+            // Go names what it could not go on with; of most wrong times that is all of it.
+            let layout = "2006-01-02T15:04:05Z07:00";
+            Failure::message(format!("parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\""))
+        })?;
     }
     Ok(())
 }

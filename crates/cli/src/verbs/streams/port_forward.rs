@@ -51,11 +51,13 @@ struct Ports {
     remote: u16,
 }
 
-fn number(text: &str, named: impl Fn(&str) -> Result<u16>) -> Result<u16> {
-    match text.parse::<u16>() {
-        Ok(number) => Ok(number),
-        Err(_) => named(text),
-    }
+/// In Go's words, where it is none.
+fn number(which: &str, text: &str) -> Result<u16> {
+    text.parse::<u16>().map_err(|_| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let why = if digits { "value out of range" } else { "invalid syntax" };
+        Failure::message(format!("error parsing {which} port '{text}': strconv.ParseUint: parsing {text:?}: {why}"))
+    })
 }
 
 /// `5000`, `8888:5000`, `:5000`, with names of ports as remote ones.
@@ -66,15 +68,17 @@ fn ports(text: &str, named: impl Fn(&str) -> Result<u16>) -> Result<Ports> {
         [local, remote] => (*local, *remote),
         _ => return Err(Failure::message(format!("invalid port format '{text}'"))),
     };
-    let remote_number = number(remote, &named)?;
+    let by_number = remote.parse::<i64>().is_ok();
+    let named = if by_number { None } else { Some(named(remote)?) };
+    let local_number = match (local, named) {
+        ("", _) => 0,
+        (same, Some(named)) if same == remote => named,
+        (other, _) => number("local", other)?,
+    };
+    let remote_number = named.map_or_else(|| number("remote", remote), Ok)?;
     if remote_number == 0 {
         return Err(Failure::message("remote port must be > 0"));
     }
-    let local_number = match local {
-        "" => 0,
-        same if same == remote => remote_number,
-        other => other.parse().map_err(|e| Failure::message(format!("error parsing local port '{other}': {e}")))?,
-    };
     Ok(Ports { local: local_number, remote: remote_number })
 }
 

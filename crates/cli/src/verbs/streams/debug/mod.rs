@@ -12,7 +12,7 @@ use self::profiles::{Keep, Style};
 use super::{attach::attach_to, containers::all_names};
 use crate::{
     command::Command,
-    failure::{Failure, Result},
+    failure::{Failure, Result, go_error},
     flags::{Flag, Matches, array, boolean, string},
     generate::workloads::{environment, is_image_reference},
     resource::{FILES, Info, Selection, metadata},
@@ -79,8 +79,7 @@ async fn debug(session: &Session, matches: &Matches) -> Result<()> {
             "Pod" if matches.opt("copy-to").is_some() => copied(session, matches, &info, command, &custom).await?,
             "Pod" => ephemeral(session, matches, &info, command, &custom).await?,
             kind => {
-                let group_version = info.resource.group_version();
-                let shown = format!("{group_version}, Kind={kind}");
+                let shown = format!("{}/{}, Kind={kind}", info.resource.group, info.resource.version);
                 return Err(Failure::message(format!("{shown:?} not supported by debug")));
             }
         };
@@ -158,7 +157,8 @@ fn set_images(matches: &Matches) -> Vec<(String, String)> {
 fn custom_profile(matches: &Matches) -> Result<Value> {
     let Some(path) = matches.opt("custom") else { return Ok(Value::Null) };
     let bytes = std::fs::read(path)
-        .map_err(|e| Failure::message(format!("must pass a container spec json file for custom profile: {e}")))?;
+        .map_err(|e| format!("must pass a container spec json file for custom profile: open {path}: {}", go_error(&e)))
+        .map_err(Failure::Message)?;
     let custom = crate::resource::yaml::read(&bytes)
         .map_err(|e| Failure::message(format!("{path} does not contain a valid container spec: {e}")))?;
     profiles::check_custom(&custom).map_err(Failure::Message)?;
