@@ -126,7 +126,7 @@ async fn try_add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> 
     inside.up(&lo).await?;
     let pod = inside.expect(&owner.ifname).await?;
     inside.up(&pod).await?;
-    let mut result = AddResult { ip_interface: 2, ..AddResult::default() };
+    let mut result = AddResult { ip_interface: Some(2), ..AddResult::default() };
     for (network, address) in conf.pod_cidrs.iter().zip(&addresses) {
         let gateway = ipam::gateway(network);
         inside.add_address(&pod, IpNet::from(*address)).await?;
@@ -138,7 +138,7 @@ async fn try_add(request: &Request, conf: &NetConf) -> Result<AddResult, Error> 
         result.routes.push((everywhere(gateway), Some(gateway)));
     }
     conf.runtime_config.bandwidth.limit(&name, &owner.ifname, &namespace)?;
-    host.plug(&port, &bridge).await?;
+    host.plug(&port, &bridge, true).await?;
     if let Some(transaction) = transaction {
         transaction.finish()?;
     }
@@ -236,7 +236,7 @@ async fn refuse_clash(host: &Links, conf: &NetConf, bridge: Option<u32>) -> Resu
 }
 
 /// Pods neither listen to routers nor to redirects, and their link-local address is usable at once.
-fn quiet_interface(ifname: &str) {
+pub fn quiet_interface(ifname: &str) {
     for scope in ["all", "default", ifname] {
         netns::sysctl_if_present(&format!("ipv4/conf/{scope}/accept_redirects"), "0");
         netns::sysctl_if_present(&format!("ipv6/conf/{scope}/accept_redirects"), "0");
@@ -335,6 +335,6 @@ async fn loopback(request: &Request, conf: &NetConf) -> Result<Option<Value>, Er
         sandbox: Some(request.netns.clone()),
     };
     let ips = inside.addresses(&lo).await?.into_iter().map(|address| (address, None)).collect();
-    let result = AddResult { interfaces: vec![interface], ips, ..AddResult::default() };
+    let result = AddResult { interfaces: vec![interface], ips, ip_interface: Some(0), ..AddResult::default() };
     Ok(Some(result.to_json(&conf.cni_version)))
 }

@@ -1,5 +1,5 @@
-//! Addresses on disk: one file per address, named by it, holding "containerID\nifname".
-//! Used by `attach` and `cleanup`; knows nothing of links.
+//! Addresses on disk: one file per address, named by it, holding "containerID\r\nifname", as upstream's host-local has it.
+//! Used by `attach`, `cleanup` and `standard/`; knows nothing of links.
 //! Invariant: an address is held by whoever its file names; a file that names nobody holds nothing (test:
 //! `a_torn_file_holds_nothing`). Such are left by a power loss, since nothing here waits for the disk: what tears a
 //! file also ends the pod that it was written for.
@@ -61,16 +61,30 @@ impl Ipam {
 
     /// One address per network for `owner`. What the owner already holds is returned again: a repeated ADD is safe.
     pub fn allocate(&self, networks: &[IpNet], owner: &Owner) -> Result<Vec<IpAddr>, Error> {
+        let sets: Vec<Vec<AddressRange>> = networks.iter().map(|net| vec![AddressRange::of_pods(net)]).collect();
+        let found = self.allocate_from_sets(&sets, &[], owner)?;
+        Ok(found.into_iter().map(|(ip, _)| ip).collect())
+    }
+
+    /// One address of each set, with the range that it is of; of a set that has one of the `wanted`, that one.
+    pub fn allocate_from_sets(
+        &self,
+        sets: &[Vec<AddressRange>],
+        wanted: &[IpAddr],
+        owner: &Owner,
+    ) -> Result<Vec<(IpAddr, AddressRange)>, Error> {
         let entries = self.entries()?;
         let held: Vec<IpAddr> = entries.iter().filter(|(_, holder)| holder == owner).map(|(ip, _)| *ip).collect();
         let taken: HashSet<IpAddr> = entries.into_iter().map(|(ip, _)| ip).collect();
-        let mut addresses = Vec::with_capacity(networks.len());
-        for (index, network) in networks.iter().enumerate() {
-            let address = match held.iter().find(|ip| network.contains(*ip)) {
-                Some(ip) => *ip,
-                None => self.allocate_from(index, network, &taken, owner)?,
+        let mut addresses = Vec::with_capacity(sets.len());
+        for (index, set) in sets.iter().enumerate() {
+            let range_of = |ip: &IpAddr| set.iter().find(|range| range.network.contains(ip));
+            let asked = wanted.iter().find(|ip| set.iter().any(|range| range.contains(**ip)));
+            let found = match held.iter().find_map(|ip| Some((*ip, range_of(ip)?.clone()))) {
+                Some((ip, range)) if asked.is_none_or(|asked| *asked == ip) => (ip, range),
+                _ => self.allocate_from(index, set, asked.copied(), &taken, owner)?,
             };
-            addresses.push(address);
+            addresses.push(found);
         }
         Ok(addresses)
     }
@@ -78,26 +92,33 @@ impl Ipam {
     fn allocate_from(
         &self,
         index: usize,
-        network: &IpNet,
+        set: &[AddressRange],
+        asked: Option<IpAddr>,
         taken: &HashSet<IpAddr>,
         owner: &Owner,
-    ) -> Result<IpAddr, Error> {
-        let last_file = self.dir.join(format!("last_reserved_ip.{index}"));
-        let last = fs::read_to_string(&last_file).ok().and_then(|text| text.trim().parse::<IpAddr>().ok());
-        let (first, end) = pod_range(network);
-        let start = last.map(number).filter(|n| (first..end).contains(n)).map_or(first, |n| n + 1);
-        // From behind the last one given, once around: an address rests before it is used again.
-        for candidate in (start..=end).chain(first..start) {
-            let ip = address(candidate, network);
-            if taken.contains(&ip) {
-                continue;
+    ) -> Result<(IpAddr, AddressRange), Error> {
+        let free = |ip: IpAddr, range: &AddressRange| !taken.contains(&ip) && range.gateway != ip;
+        let found = match asked {
+            Some(ip) => {
+                let range = set.iter().find(|range| range.contains(ip) && free(ip, range));
+                let range =
+                    range.ok_or_else(|| Error::new(11, format!("requested IP address {ip} is not available")))?;
+                Some((ip, range))
             }
-            let text = format!("{}\n{}", owner.container_id, owner.ifname);
-            self.write(&ip.to_string(), &text)?;
-            self.write(&format!("last_reserved_ip.{index}"), &ip.to_string())?;
-            return Ok(ip);
-        }
-        Err(Error::new(11, format!("no address left in {network}: {} are in use", end - first + 1)))
+            None => {
+                let last_file = self.dir.join(format!("last_reserved_ip.{index}"));
+                let last = fs::read_to_string(&last_file).ok().and_then(|text| text.trim().parse::<IpAddr>().ok());
+                next_free(set, last, free)
+            }
+        };
+        let Some((ip, range)) = found else {
+            let names: Vec<String> = set.iter().map(|range| range.network.to_string()).collect();
+            let count: u128 = set.iter().map(|range| (range.end - range.first).saturating_add(1)).sum();
+            return Err(Error::new(11, format!("no address left in {}: {count} are in use", names.join(", "))));
+        };
+        self.write(&ip.to_string(), &format!("{}\r\n{}", owner.container_id, owner.ifname))?;
+        self.write(&format!("last_reserved_ip.{index}"), &ip.to_string())?;
+        Ok((ip, range.clone()))
     }
 
     /// Frees all that `owner` holds and tells what it was. Nothing held is fine.
@@ -143,6 +164,78 @@ impl Ipam {
             .and_then(|()| fs::rename(&temporary, self.dir.join(name)))
             .map_err(|error| Error::io(format!("failed to write {name} in {}: {error}", self.dir.display())))
     }
+}
+
+/// A part of a network that pods get addresses of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressRange {
+    pub network: IpNet,
+    /// Nobody's.
+    pub gateway: IpAddr,
+    first: u128,
+    end: u128,
+}
+
+impl AddressRange {
+    /// All of a network but the gateway.
+    pub fn of_pods(network: &IpNet) -> Self {
+        let (first, end) = pod_range(network);
+        Self { network: *network, gateway: gateway(network), first, end }
+    }
+
+    /// From `first` to `last`, both in it. `None` if they are not of the network.
+    pub fn part(network: IpNet, first: Option<IpAddr>, last: Option<IpAddr>, gateway: IpAddr) -> Option<Self> {
+        let whole = pod_range(&network);
+        if first.iter().chain(&last).any(|ip| !network.contains(ip)) {
+            return None;
+        }
+        let range =
+            Self { network, gateway, first: first.map_or(whole.0 - 1, number), end: last.map_or(whole.1, number) };
+        (range.first <= range.end).then_some(range)
+    }
+
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.network.contains(&ip) && (self.first..=self.end).contains(&number(ip))
+    }
+
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let of_one_family = self.network.addr().is_ipv4() == other.network.addr().is_ipv4();
+        of_one_family && self.first <= other.end && other.first <= self.end
+    }
+
+    /// An address of it with the network's prefix.
+    pub fn interface_address(&self, ip: IpAddr) -> IpNet {
+        IpNet::new(ip, self.network.prefix_len()).unwrap_or_else(|_| IpNet::from(ip))
+    }
+}
+
+impl std::fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [first, last] = [self.first, self.end].map(|number| address(number, &self.network));
+        write!(f, "{} {first}-{last}", self.network)
+    }
+}
+
+/// From behind the last one given, once around: an address rests before it is used again.
+fn next_free(
+    set: &[AddressRange],
+    last: Option<IpAddr>,
+    free: impl Fn(IpAddr, &AddressRange) -> bool,
+) -> Option<(IpAddr, &AddressRange)> {
+    let began = last.and_then(|last| Some((set.iter().position(|range| range.contains(last))?, number(last))));
+    let (start, after) = began.map_or((0, None), |(at, last)| (at, Some(last)));
+    let search = |range: &'_ AddressRange, from: u128, to: u128| {
+        (from..=to).map(|candidate| address(candidate, &range.network)).find(|ip| free(*ip, range))
+    };
+    for offset in 0..=set.len() {
+        let range = &set[(start + offset) % set.len()];
+        let from = after.filter(|_| offset == 0).map_or(range.first, |last| last + 1);
+        let to = after.filter(|_| offset == set.len()).map_or(range.end, |last| last);
+        if let Some(ip) = search(range, from, to) {
+            return Some((ip, range));
+        }
+    }
+    None
 }
 
 /// The first address of a network is the gateway: it sits on the bridge.

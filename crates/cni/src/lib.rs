@@ -1,6 +1,6 @@
 //! Our own CNI plugin: bridge with veth pairs, host-local addresses, masquerade, hairpin and host ports in one
 //! short-lived process. Called by the container runtime under the names in [`PLUGIN_NAMES`]; the kubelet writes
-//! its configuration with [`conflist`].
+//! its configuration with [`conflist`]. Under the names in [`STANDARD_NAMES`] it is upstream's standard plugins.
 //! Invariant: what a dead ADD left behind is found again from the container ID alone, so DEL or GC removes it (test:
 //! `death_in_the_middle_leaks_nothing`).
 
@@ -17,6 +17,7 @@ mod netns;
 mod nft;
 mod policy_claim;
 mod portmap;
+mod standard;
 mod types;
 
 use std::{
@@ -29,6 +30,7 @@ use serde_json::{Value, json};
 pub use cleanup::{CleanupParams, cleanup};
 pub use conflist::{ConfListParams, conflist};
 pub use ipam::gateway;
+pub use standard::NAMES as STANDARD_NAMES;
 pub use types::{Attachment, Error, NetConf, PortMapping, SUPPORTED_VERSIONS};
 
 /// The names under which the binary acts as a CNI plugin. `loopback` is there because containerd insists on it.
@@ -36,7 +38,12 @@ pub const PLUGIN_NAMES: [&str; 2] = ["minke-cni", "loopback"];
 
 /// Whether a program started as `argv0` should call [`main`].
 pub fn called_as_plugin(argv0: &str) -> bool {
-    Path::new(argv0).file_name().and_then(|name| name.to_str()).is_some_and(|name| PLUGIN_NAMES.contains(&name))
+    let name = base_name(argv0);
+    PLUGIN_NAMES.contains(&name) || STANDARD_NAMES.contains(&name)
+}
+
+fn base_name(argv0: &str) -> &str {
+    Path::new(argv0).file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
 /// The plugin's whole life: environment and stdin in, one JSON document on stdout and an exit status out.
@@ -67,6 +74,8 @@ pub struct Request {
     pub ifname: String,
     /// What the runtime says of the pod: `NAME=VALUE;…`.
     pub args: String,
+    /// The name under which the plugin was called.
+    pub called_as: String,
 }
 
 impl Request {
@@ -78,7 +87,14 @@ impl Request {
             netns: var("CNI_NETNS"),
             ifname: var("CNI_IFNAME"),
             args: var("CNI_ARGS"),
+            called_as: std::env::args().next().map(|name| base_name(&name).to_owned()).unwrap_or_default(),
         }
+    }
+
+    /// One of the things that the runtime says of the pod.
+    pub(crate) fn argument(&self, wanted: &str) -> Option<&str> {
+        let mut all = self.args.split(';').filter_map(|pair| pair.split_once('='));
+        all.find(|(name, _)| *name == wanted).map(|(_, value)| value)
     }
 }
 
@@ -89,6 +105,12 @@ pub fn run(request: &Request, input: &str) -> Result<Option<Value>, Error> {
             "cniVersion": requested_version(input),
             "supportedVersions": SUPPORTED_VERSIONS,
         })));
+    }
+    if let Some(plugin) = standard::plugin_of(&request.called_as, input) {
+        return std::thread::scope(|scope| {
+            let call = scope.spawn(|| standard::dispatch(plugin, request, input));
+            call.join().map_err(|_| Error::internal("the plugin panicked"))?
+        });
     }
     let conf = NetConf::parse(input)?;
     request.validate()?;

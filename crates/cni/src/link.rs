@@ -31,6 +31,8 @@ pub struct Link {
     pub mac: String,
     pub mtu: u32,
     pub controller: Option<u32>,
+    /// Of a veth: the index of its other end, in the namespace of that one.
+    pub peer: Option<u32>,
 }
 
 const ENODEV: i32 = -19;
@@ -110,16 +112,22 @@ impl Links {
     }
 
     /// Plugs `port` into the bridge and brings it up. Hairpin lets a pod reach itself through its Service.
-    pub async fn plug(&self, port: &Link, bridge: &Link) -> Result<(), Error> {
+    pub async fn plug(&self, port: &Link, bridge: &Link, hairpin: bool) -> Result<(), Error> {
         let message = LinkMessageBuilder::<LinkUnspec>::new().index(port.index).controller(bridge.index).up().build();
         self.0.link().set(message).execute().await.map_err(|error| failed("plug", &port.name, &error))?;
-        let message = LinkBridgePort::new(port.index).hairpin(true).build();
+        let message = LinkBridgePort::new(port.index).hairpin(hairpin).build();
         self.0
             .link()
             .set_port(message)
             .execute()
             .await
             .map_err(|error| failed("set hairpin mode of", &port.name, &error))
+    }
+
+    /// Whether it takes packets that are for others.
+    pub async fn set_promiscuous(&self, link: &Link) -> Result<(), Error> {
+        let message = LinkMessageBuilder::<LinkUnspec>::new().index(link.index).promiscuous(true).build();
+        self.0.link().set(message).execute().await.map_err(|error| failed("make promiscuous", &link.name, &error))
     }
 
     pub async fn up(&self, link: &Link) -> Result<(), Error> {
@@ -261,6 +269,7 @@ impl Link {
                 LinkAttribute::Address(bytes) => link.mac = mac_text(bytes),
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::Controller(index) => link.controller = Some(*index),
+                LinkAttribute::Link(index) => link.peer = Some(*index),
                 _ => {}
             }
         }

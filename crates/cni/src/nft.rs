@@ -112,7 +112,11 @@ fn words(ip: IpAddr) -> (&'static str, &'static str) {
 
 /// All host ports of the node, in place of those that were there.
 pub fn host_ports(conf: &NetConf, host_ports: &[HostPort]) -> Rules {
-    let name = ports_table(&conf.table);
+    host_port_table(ports_table(&conf.table), host_ports, false)
+}
+
+/// The same in a table of that name; `alone` where no other table of ours masquerades what comes from loopback.
+pub fn host_port_table(name: String, host_ports: &[HostPort], alone: bool) -> Rules {
     let table = &format!("inet {name}");
     let mut text = String::new();
     let mut line = |rule: String| {
@@ -134,7 +138,8 @@ pub fn host_ports(conf: &NetConf, host_ports: &[HostPort]) -> Rules {
     }
     for (family, word, address) in [("4", "ip", "ipv4_addr"), ("6", "ip6", "ipv6_addr")] {
         let target = format!("{address} . inet_service");
-        line(format!("add set {table} hairpin{family} {{ type {address} . {address}; }}"));
+        let flags = if alone { "flags interval; " } else { "" };
+        line(format!("add set {table} hairpin{family} {{ type {address} . {address}; {flags}}}"));
         line(format!("add map {table} hostport{family} {{ type inet_proto . inet_service : {target}; }}"));
         line(format!("add map {table} hostip{family} {{ type {address} . inet_proto . inet_service : {target}; }}"));
         line(format!("flush set {table} hairpin{family}"));
@@ -146,6 +151,13 @@ pub fn host_ports(conf: &NetConf, host_ports: &[HostPort]) -> Rules {
             "add rule {table} postrouting ct status dnat {word} saddr . {word} daddr @hairpin{family} masquerade"
         ));
     }
+    if alone {
+        line(format!("add rule {table} postrouting ct status dnat ip saddr 127.0.0.0/8 masquerade"));
+        line(format!("add chain {table} guard {{ type filter hook prerouting priority -300; }}"));
+        line(format!("flush chain {table} guard\nadd rule {table} guard iifname != \"lo\" ip daddr 127.0.0.0/8 drop"));
+    }
+    // One pod may have several ports.
+    let mut hairpins = BTreeSet::new();
     for port in host_ports {
         let (_, family) = words(port.pod_ip);
         let key = format!("{} . {}", port.protocol, port.host_port);
@@ -154,7 +166,14 @@ pub fn host_ports(conf: &NetConf, host_ports: &[HostPort]) -> Rules {
             Some(ip) => writeln!(text, "add element {table} hostip{family} {{ {ip} . {key} : {target} }}"),
             None => writeln!(text, "add element {table} hostport{family} {{ {key} : {target} }}"),
         };
-        let _ = writeln!(text, "add element {table} hairpin{family} {{ {0} . {0} }}", port.pod_ip);
+        hairpins.insert((
+            family,
+            port.neighbours.map_or_else(|| port.pod_ip.to_string(), |net| net.to_string()),
+            port.pod_ip,
+        ));
+    }
+    for (family, from, to) in hairpins {
+        let _ = writeln!(text, "add element {table} hairpin{family} {{ {from} . {to} }}");
     }
     Rules::new(name, text, host_ports.is_empty())
 }
@@ -187,6 +206,24 @@ impl Transaction {
         let said = String::from_utf8_lossy(&output.stderr);
         Err(Error::io(format!("failed to apply nftables rules: {}", said.trim())))
     }
+}
+
+/// Masquerade for pods of a network that somebody else's configuration describes: each by its own address, for all but its
+/// network and multicast.
+pub fn masquerade_table(name: &str, pods: &[IpNet]) -> Rules {
+    let table = format!("inet {name}");
+    let mut text = format!("add table {table}\ndelete table {table}\nadd table {table}\n");
+    let _ = writeln!(text, "add chain {table} postrouting {{ type nat hook postrouting priority 100; }}");
+    for pod in pods {
+        let (word, _) = words(pod.addr());
+        let multicast = if pod.addr().is_ipv4() { "224.0.0.0/4" } else { "ff00::/8" };
+        let (ip, network) = (pod.addr(), pod.trunc());
+        let _ = writeln!(
+            text,
+            "add rule {table} postrouting {word} saddr {ip} {word} daddr != {{ {network}, {multicast} }} masquerade"
+        );
+    }
+    Rules::new(name.to_owned(), text, pods.is_empty())
 }
 
 /// Removes both tables; what is not there is fine.

@@ -26,14 +26,11 @@ impl PolicyClaim {
     /// Nothing to wait for where nobody enforces policies, or the runtime names no pod.
     pub fn send(request: &Request, conf: &NetConf, addresses: &[IpAddr]) -> Result<Self, Error> {
         let Some(socket) = &conf.policy_socket else { return Ok(Self(None)) };
-        let argument = |wanted: &str| {
-            let mut all = request.args.split(';').filter_map(|pair| pair.split_once('='));
-            all.find(|(name, _)| *name == wanted).map(|(_, value)| value)
-        };
-        let (Some(namespace), Some(name)) = (argument("K8S_POD_NAMESPACE"), argument("K8S_POD_NAME")) else {
+        let (Some(namespace), Some(name)) = (request.argument("K8S_POD_NAMESPACE"), request.argument("K8S_POD_NAME"))
+        else {
             return Ok(Self(None));
         };
-        let uid = argument("K8S_POD_UID").unwrap_or_default();
+        let uid = request.argument("K8S_POD_UID").unwrap_or_default();
         let claim = json!({ "namespace": namespace, "name": name, "uid": uid, "ips": addresses });
         let send = || {
             let mut stream = UnixStream::connect(socket)?;

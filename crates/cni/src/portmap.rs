@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, fs, net::IpAddr};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -21,6 +22,10 @@ pub struct HostPort {
     pub host_ip: Option<IpAddr>,
     pub pod_ip: IpAddr,
     pub container_port: u16,
+    /// Whose calls to the port have to come back by the node: `None` for the pod's own alone. On a bridge of upstream's
+    /// kind pods answer their neighbours directly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbours: Option<IpNet>,
 }
 
 impl HostPort {
@@ -104,6 +109,7 @@ pub fn resolve(mappings: &[PortMapping], addresses: &[IpAddr]) -> Result<Vec<Hos
                 host_ip: host_ip.filter(|ip| !ip.is_unspecified()),
                 pod_ip: *pod_ip,
                 container_port: mapping.container_port,
+                neighbours: None,
             });
         }
     }
@@ -144,6 +150,7 @@ mod tests {
             host_ip: None,
             pod_ip: pod.parse().unwrap(),
             container_port: 80,
+            neighbours: None,
         };
         let mut ports = HostPorts::default();
         ports.set(&owner("a"), vec![port("10.0.0.2")]);

@@ -207,9 +207,11 @@ impl Request {
 pub struct AddResult {
     pub interfaces: Vec<Interface>,
     pub ips: Vec<(IpNet, Option<IpAddr>)>,
-    /// Which of `interfaces` carries the addresses.
-    pub ip_interface: usize,
+    /// Which of `interfaces` carries the addresses; `None` before there is one.
+    pub ip_interface: Option<usize>,
     pub routes: Vec<(IpNet, Option<IpAddr>)>,
+    /// What the configuration says of name servers.
+    pub dns: Option<Value>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -240,7 +242,10 @@ impl AddResult {
             .ips
             .iter()
             .map(|(address, gateway)| {
-                let mut value = json!({ "address": address.to_string(), "interface": self.ip_interface });
+                let mut value = json!({ "address": address.to_string() });
+                if let Some(interface) = self.ip_interface {
+                    value["interface"] = json!(interface);
+                }
                 if let Some(gateway) = gateway {
                     value["gateway"] = json!(gateway);
                 }
@@ -258,7 +263,12 @@ impl AddResult {
                 None => json!({ "dst": destination.to_string() }),
             })
             .collect();
-        json!({ "cniVersion": cni_version, "interfaces": interfaces, "ips": ips, "routes": routes, "dns": {} })
+        let dns = self.dns.clone().unwrap_or_else(|| json!({}));
+        let mut result = json!({ "cniVersion": cni_version, "ips": ips, "routes": routes, "dns": dns });
+        if !interfaces.is_empty() {
+            result["interfaces"] = json!(interfaces);
+        }
+        result
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod node;
 mod policies;
+mod standard;
 
 use std::{
     fs,
