@@ -6,7 +6,10 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::concurrency::Integrator;
+use super::{
+    concurrency::Integrator,
+    timing::{DEMAND_BOUNDS, REQUEST_BOUNDS, SEAT_BOUNDS, TimingRatioHistogram},
+};
 
 /// What a request is taken to last before it has.
 const ESTIMATED_SERVICE_SECONDS: f64 = 0.003;
@@ -108,6 +111,35 @@ pub struct QueueFigures {
     pub work: f64,
 }
 
+/// The virtual world when a request last left its queue.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DispatchFigures {
+    pub virtual_time: f64,
+    /// When, in virtual time, that request was to start.
+    pub latest: f64,
+    /// The least and the most of that over the queues in which somebody waited.
+    pub next: (f64, f64),
+    /// The same without the work that each queue has under way.
+    pub next_discounted: (f64, f64),
+}
+
+/// How much of a level is in use, over time.
+#[derive(Debug, Clone, Copy)]
+pub struct Utilization {
+    pub seats: TimingRatioHistogram,
+    pub executing: TimingRatioHistogram,
+    pub waiting: TimingRatioHistogram,
+    pub demand: TimingRatioHistogram,
+}
+
+impl Utilization {
+    fn new(now: Duration) -> Self {
+        let new = |bounds| TimingRatioHistogram::new(bounds, 1.0, now);
+        let (executing, waiting) = (new(REQUEST_BOUNDS), new(REQUEST_BOUNDS));
+        Self { seats: new(SEAT_BOUNDS), executing, waiting, demand: new(DEMAND_BOUNDS) }
+    }
+}
+
 pub struct QueueSet<W> {
     settings: QueueSettings,
     seats: usize,
@@ -123,6 +155,8 @@ pub struct QueueSet<W> {
     /// Where the look for the next queue begins, so that equals take turns.
     robin: usize,
     demand: Integrator,
+    utilization: Utilization,
+    last_dispatch: Option<DispatchFigures>,
 }
 
 impl<W> QueueSet<W> {
@@ -143,12 +177,16 @@ impl<W> QueueSet<W> {
             next_id: 0,
             robin: 0,
             demand,
+            utilization: Utilization::new(now),
+            last_dispatch: None,
         }
     }
 
     /// Queues that are no longer dealt stay until they are empty.
-    pub fn configure(&mut self, settings: QueueSettings) {
+    pub fn configure(&mut self, now: Duration, settings: QueueSettings) {
         self.settings = settings;
+        let places = settings.length_max.max(1).saturating_mul(settings.queues.max(1));
+        self.utilization.waiting.set_denominator(now, places);
         while self.queues.len() < settings.queues {
             self.queues.push(Queue::default());
         }
@@ -156,6 +194,20 @@ impl<W> QueueSet<W> {
 
     pub fn set_seats(&mut self, seats: usize) {
         self.seats = seats;
+    }
+
+    /// What counts as all of the level, where it is asked how much of it is in use.
+    pub fn set_denominator(&mut self, now: Duration, seats: usize) {
+        let Utilization { seats: occupied, executing, demand, .. } = &mut self.utilization;
+        [occupied, executing, demand].into_iter().for_each(|histogram| histogram.set_denominator(now, seats));
+    }
+
+    pub fn utilization(&self) -> Utilization {
+        self.utilization
+    }
+
+    pub fn last_dispatch(&self) -> Option<DispatchFigures> {
+        self.last_dispatch
     }
 
     pub fn executing(&self) -> usize {
@@ -190,7 +242,12 @@ impl<W> QueueSet<W> {
     }
 
     fn note_demand(&mut self, now: Duration) {
-        self.demand.set(now.as_secs_f64(), (self.seats_in_use + self.seats_waiting) as f64);
+        let demand = self.seats_in_use + self.seats_waiting;
+        self.demand.set(now.as_secs_f64(), demand as f64);
+        self.utilization.seats.set(now, self.seats_in_use);
+        self.utilization.executing.set(now, self.executing);
+        self.utilization.waiting.set(now, self.waiting);
+        self.utilization.demand.set(now, demand);
     }
 
     fn fits(&self, width: Width) -> bool {
@@ -277,15 +334,25 @@ impl<W> QueueSet<W> {
         hand.into_iter().min_by(less).unwrap_or(0)
     }
 
-    /// Gives free seats to those who wait, in turn; `wake` may say that a waiter is gone.
-    pub fn dispatch(&mut self, now: Duration, mut wake: impl FnMut(W, Duration) -> bool) {
+    /// Gives free seats to those who wait, in turn; `wake` may say that a waiter is gone. The waiter whose turn it was, if
+    /// there are too few seats for it.
+    pub fn dispatch(&mut self, now: Duration, wake: impl FnMut(W, Duration) -> bool) -> Option<&W> {
+        let stuck = self.dispatch_fitting(now, wake);
+        self.note_demand(now);
+        stuck.and_then(|index| self.queues[index].waiting.front()).map(|head| &head.waiter)
+    }
+
+    /// The queue whose turn it is, if its request does not fit.
+    fn dispatch_fitting(&mut self, now: Duration, mut wake: impl FnMut(W, Duration) -> bool) -> Option<usize> {
         while self.waiting > 0 && self.seats_in_use < self.seats {
-            let Some(index) = self.next_queue() else { return };
-            let Some(head) = self.queues[index].waiting.front() else { return };
+            let (index, figures) = self.next_queue()?;
+            let head = self.queues[index].waiting.front()?;
             if !self.fits(head.width) {
-                return;
+                return Some(index);
             }
-            let Some(next) = self.queues[index].waiting.pop_front() else { return };
+            self.robin = index;
+            self.last_dispatch = Some(figures);
+            let next = self.queues[index].waiting.pop_front()?;
             let work = next.width.work(ESTIMATED_SERVICE_SECONDS);
             self.queues[index].waiting_work -= work;
             self.queues[index].next_dispatch += work;
@@ -299,24 +366,31 @@ impl<W> QueueSet<W> {
                 self.left(index);
             }
         }
+        None
     }
 
     /// The one whose next request would be done first.
-    fn next_queue(&mut self) -> Option<usize> {
+    fn next_queue(&self) -> Option<(usize, DispatchFigures)> {
         let count = self.queues.len();
         let mut best: Option<(f64, usize)> = None;
+        let nothing = (f64::INFINITY, f64::NEG_INFINITY);
+        let (mut next, mut next_discounted) = (nothing, nothing);
+        let widen = |range: &mut (f64, f64), value: f64| *range = (range.0.min(value), range.1.max(value));
         for step in 1..=count {
             let index = (self.robin + step) % count;
             let queue = &self.queues[index];
             let Some(head) = queue.waiting.front() else { continue };
+            widen(&mut next, queue.next_dispatch);
+            let under_way = queue.seats_in_use as f64 * ESTIMATED_SERVICE_SECONDS;
+            widen(&mut next_discounted, queue.next_dispatch - under_way);
             let finish = queue.next_dispatch + head.width.work(ESTIMATED_SERVICE_SECONDS);
             if best.is_none_or(|(least, _)| finish < least) {
                 best = Some((finish, index));
             }
         }
         let (_, index) = best?;
-        self.robin = index;
-        Some(index)
+        let (virtual_time, latest) = (self.virtual_time, self.queues[index].next_dispatch);
+        Some((index, DispatchFigures { virtual_time, latest, next, next_discounted }))
     }
 
     /// A request that had a seat is done after `took`. Says how long some of its seats stay taken.

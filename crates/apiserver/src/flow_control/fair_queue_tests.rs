@@ -34,6 +34,31 @@ fn hands_hold_different_cards_of_the_whole_deck() {
 }
 
 #[test]
+fn what_is_in_use_and_was_dispatched_is_known() {
+    let mut set = QueueSet::new(SETTINGS, 2, Duration::ZERO);
+    set.configure(Duration::ZERO, SETTINGS);
+    set.set_denominator(Duration::ZERO, 2);
+    let wide = Width { initial: 2, ..Width::ONE };
+    let first = ticket(set.arrive(MS, 1, Width::ONE, || "a"));
+    ticket(set.arrive(MS, 2, wide, || "b"));
+    assert_eq!(set.last_dispatch(), None);
+    let stuck = set.dispatch(MS, |_, _| true);
+    assert_eq!(stuck, Some(&"b"), "one seat is free, it takes two");
+    set.finish(3 * MS, first, 2 * MS);
+    assert_eq!(set.dispatch(3 * MS, |_, _| true), None);
+    let dispatched = set.last_dispatch().unwrap();
+    assert_eq!(dispatched.next, (dispatched.latest, dispatched.latest));
+    assert!(dispatched.virtual_time > 0.0);
+    // For a millisecond nothing, for two one seat of two, then both.
+    let (bounds, counts, sum) = set.utilization().seats.figures(4 * MS);
+    let seen: Vec<_> = bounds.iter().zip(counts).filter(|(_, count)| *count > 0).collect();
+    assert_eq!(seen, [(&0.0, 1_000_000), (&0.5, 2_000_000), (&1.0, 1_000_000)]);
+    assert_eq!(sum, 2e6);
+    let (.., demand) = set.utilization().demand.figures(4 * MS);
+    assert_eq!(demand, 1.5 * 2e6 + 1e6);
+}
+
+#[test]
 fn seats_are_taken_waited_for_and_given_on() {
     let mut set = QueueSet::new(SETTINGS, 2, Duration::ZERO);
     let first = set.arrive(Duration::ZERO, 1, Width::ONE, || "a");

@@ -1,16 +1,29 @@
 //! What flow control counts, under upstream's names (`apiserver_flowcontrol_*`).
 //! Counted by `flow_control` per level and schema; shown at `/metrics`.
-//! Counting takes no lock.
+//! Counting takes no lock but where time is weighed: that of a level's queues, which is held anyway, and that of all reads and
+//! writes.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use ::metrics::{Histogram, Text};
+use ::metrics::{Histogram, Labels, Samples, Text};
+use parking_lot::Mutex;
 
-use super::{FlowControl, Level};
+use super::{
+    FlowControl, Level,
+    fair_queue::DispatchFigures,
+    timing::{READ_WRITE_BOUNDS, TimingRatioHistogram},
+};
 
 const DURATION_BUCKETS_SECONDS: &[f64] = &[0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
 const QUEUE_BUCKETS: &[f64] = &[0.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
-const SEAT_BUCKETS: &[f64] = &[1.0, 2.0, 4.0, 10.0];
+const SEAT_BUCKETS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0];
+const WATCH_BUCKETS: &[f64] = &[0.0, 1.0, 10.0, 100.0, 1000.0, 10000.0];
 pub const REASONS: [&str; 4] = ["queue-full", "concurrency-limit", "time-out", "cancelled"];
 
 /// Of one schema in one level.
@@ -27,6 +40,10 @@ pub struct FlowStats {
     pub execution: Histogram,
     pub queue_length: Histogram,
     pub seats: Histogram,
+    /// How many watches its writes wake.
+    pub watches: Histogram,
+    /// How often it was its turn and there were too few seats.
+    pub not_accommodated: AtomicU64,
 }
 
 impl FlowStats {
@@ -44,6 +61,8 @@ impl FlowStats {
             execution: Histogram::seconds(DURATION_BUCKETS_SECONDS),
             queue_length: Histogram::bytes(QUEUE_BUCKETS),
             seats: Histogram::bytes(SEAT_BUCKETS),
+            watches: Histogram::bytes(WATCH_BUCKETS),
+            not_accommodated: AtomicU64::default(),
         }
     }
 
@@ -56,6 +75,47 @@ impl FlowStats {
     pub fn rejected(&self, reason: &str) -> u64 {
         let index = REASONS.iter().position(|r| *r == reason);
         index.map_or(0, |index| self.rejected[index].load(Ordering::Relaxed))
+    }
+}
+
+const EXECUTING: &str = "executing";
+const WAITING: &str = "waiting";
+
+#[derive(Debug, Clone, Copy)]
+pub enum Phase {
+    Waiting,
+    Executing,
+}
+
+/// How many requests of both kinds wait and are handled, over time.
+pub struct ReadsAndWrites(Mutex<[[(usize, TimingRatioHistogram); 2]; 2]>);
+
+impl ReadsAndWrites {
+    pub fn new(now: Duration) -> Self {
+        Self(Mutex::new([[(0, TimingRatioHistogram::new(READ_WRITE_BOUNDS, 1.0, now)); 2]; 2]))
+    }
+
+    /// What counts as all of the server.
+    pub fn set_denominators(&self, now: Duration, waiting: usize, executing: usize) {
+        let mut phases = self.0.lock();
+        for (kinds, limit) in phases.iter_mut().zip([waiting, executing]) {
+            kinds.iter_mut().for_each(|(_, histogram)| histogram.set_denominator(now, limit));
+        }
+    }
+
+    /// One more, or one less.
+    pub fn change(&self, now: Duration, phase: Phase, is_mutating: bool, by: isize) {
+        let mut phases = self.0.lock();
+        let (count, histogram) = &mut phases[phase as usize][usize::from(is_mutating)];
+        *count = count.saturating_add_signed(by);
+        histogram.set(now, *count);
+    }
+
+    fn shown(&self) -> Vec<(&'static str, &'static str, TimingRatioHistogram)> {
+        let phases = *self.0.lock();
+        let named = [WAITING, EXECUTING].into_iter().zip(phases);
+        let kinds = ["readOnly", "mutating"];
+        named.flat_map(|(phase, of)| kinds.into_iter().zip(of).map(move |(kind, (_, h))| (phase, kind, h))).collect()
     }
 }
 
@@ -91,6 +151,22 @@ const LEVELS: [OfLevel; 11] = [
     ("apiserver_flowcontrol_current_r", "Virtual time of the level's queues.", |l| l.virtual_time()),
 ];
 
+type OfDispatch<T> = (&'static str, &'static str, fn(&DispatchFigures) -> T);
+
+const DISPATCHES: [OfDispatch<f64>; 2] = [
+    ("apiserver_flowcontrol_dispatch_r", "Virtual time of the last dispatch from a queue.", |d| d.virtual_time),
+    ("apiserver_flowcontrol_latest_s", "Virtual start of the request dispatched last.", |d| d.latest),
+];
+
+const DISPATCH_BOUNDS: [OfDispatch<(f64, f64)>; 2] = [
+    ("apiserver_flowcontrol_next_s_bounds", "Virtual starts of the oldest waiting requests of the queues.", |d| d.next),
+    (
+        "apiserver_flowcontrol_next_discounted_s_bounds",
+        "Virtual starts of the oldest waiting requests less the work under way in their queues.",
+        |d| d.next_discounted,
+    ),
+];
+
 fn load(value: &AtomicI64) -> i64 {
     value.load(Ordering::Relaxed)
 }
@@ -114,6 +190,13 @@ impl FlowControl {
                 family.sample(&labels, s.rejected(reason));
             }
         }
+        let name = "apiserver_flowcontrol_request_dispatch_no_accommodation_total";
+        let mut family = out.family(name, "counter", "Turns of requests for which there were too few seats.");
+        for s in stats.iter().filter(|s| s.not_accommodated.load(Ordering::Relaxed) > 0) {
+            let [schema, level] = labels(s);
+            let labels = [(schema.0, &*schema.1), (level.0, &*level.1)];
+            family.sample(&labels, s.not_accommodated.load(Ordering::Relaxed));
+        }
         for (name, help, value) in GAUGES {
             let mut family = out.family(name, "gauge", help);
             for s in &stats {
@@ -136,7 +219,8 @@ impl FlowControl {
             s.execution.show(&mut family, &[(schema.0, &schema.1), (level.0, &level.1), ("type", "regular")]);
         }
         type Shown = (&'static str, &'static str, fn(&FlowStats) -> &Histogram);
-        let shown: [Shown; 2] = [
+        let shown: [Shown; 3] = [
+            ("apiserver_flowcontrol_watch_count_samples", "Watches that writes wake.", |s| &s.watches),
             ("apiserver_flowcontrol_work_estimated_seats", "Seats of requests.", |s| &s.seats),
             ("apiserver_flowcontrol_request_queue_length_after_enqueue", "Queues as requests find them.", |s| {
                 &s.queue_length
@@ -156,7 +240,60 @@ impl FlowControl {
                 family.sample(&[("priority_level", &level.name)], value(level));
             }
         }
+        self.render_queues(out);
         let help = "Part of its target that each level could get.";
         out.single("apiserver_flowcontrol_seat_fair_frac", "gauge", help, self.fair_part());
+    }
+    /// What is known of the queues of each level.
+    fn render_queues(&self, out: &mut Text) {
+        let (now, configuration) = (self.env.monotonic(), self.configuration());
+        let look = |level: &Arc<Level>| {
+            let queues = level.queues.lock();
+            (level.name.clone(), queues.utilization(), queues.last_dispatch())
+        };
+        let levels: Vec<_> = configuration.levels.values().map(look).collect();
+        for (name, help, value) in DISPATCHES {
+            let mut family = out.family(name, "gauge", help);
+            for (level, _, dispatch) in &levels {
+                dispatch.iter().for_each(|dispatch| family.sample(&[("priority_level", level)], value(dispatch)));
+            }
+        }
+        for (name, help, bounds) in DISPATCH_BOUNDS {
+            let mut family = out.family(name, "gauge", help);
+            for (level, _, dispatch) in &levels {
+                let (min, max) = dispatch.as_ref().map(bounds).unzip();
+                for (bound, value) in [("max", max), ("min", min)] {
+                    let labels = [("bound", bound), ("priority_level", level.as_str())];
+                    value.into_iter().for_each(|value| family.sample(&labels, value));
+                }
+            }
+        }
+        let show = |family: &mut Samples<'_>, histogram: TimingRatioHistogram, labels: &Labels<'_>| {
+            let (bounds, counts, sum) = histogram.figures(now);
+            family.histogram(labels, bounds, counts, sum);
+        };
+        let name = "apiserver_flowcontrol_priority_level_seat_utilization";
+        let mut family = out.family(name, "histogram", "Nanoseconds by the part of a level's seats in use.");
+        for (level, used, _) in &levels {
+            show(&mut family, used.seats, &[("phase", EXECUTING), ("priority_level", level)]);
+        }
+        let name = "apiserver_flowcontrol_priority_level_request_utilization";
+        let mut family =
+            out.family(name, "histogram", "Nanoseconds by the requests of a level, as part of its limits.");
+        for (level, used, _) in &levels {
+            show(&mut family, used.executing, &[("phase", EXECUTING), ("priority_level", level)]);
+            show(&mut family, used.waiting, &[("phase", WAITING), ("priority_level", level)]);
+        }
+        let name = "apiserver_flowcontrol_demand_seats";
+        let mut family = out.family(name, "histogram", "Nanoseconds by the seats that a level could use.");
+        for (level, used, _) in &levels {
+            show(&mut family, used.demand, &[("priority_level", level)]);
+        }
+        let name = "apiserver_flowcontrol_read_vs_write_current_requests";
+        let mut family =
+            out.family(name, "histogram", "Nanoseconds by the requests of both kinds, as part of the limits.");
+        for (phase, kind, histogram) in self.reads_and_writes.shown() {
+            show(&mut family, histogram, &[("phase", phase), ("request_kind", kind)]);
+        }
     }
 }

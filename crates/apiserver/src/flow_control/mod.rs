@@ -9,6 +9,7 @@ mod concurrency;
 mod debug;
 mod fair_queue;
 mod metrics;
+mod timing;
 mod work_estimate;
 
 use std::{
@@ -33,8 +34,9 @@ use self::{
     classify::FlowSchema,
     concurrency::{Demand, SeatLimits, Shares},
     fair_queue::{Arrival, QueueFigures, QueueSet, QueueSettings, Rejection, Ticket},
-    metrics::FlowStats,
+    metrics::{FlowStats, Phase, ReadsAndWrites},
 };
+use work_estimate::Estimate;
 pub use work_estimate::{OpenWatch, WatchTracker};
 
 use crate::{request::call::Call, server::config::Limits, storage::cluster::Cluster};
@@ -108,9 +110,11 @@ pub struct FlowControl {
     /// Of every schema there has been, so that counters only grow.
     stats: Mutex<BTreeMap<(String, String), Arc<FlowStats>>>,
     fair_part: Mutex<f64>,
+    reads_and_writes: Arc<ReadsAndWrites>,
     pub watches: Arc<WatchTracker>,
     cluster: Arc<Cluster>,
     total: usize,
+    lists_by_size: bool,
     wait_max: Duration,
     hash_seed: u64,
     env: Env,
@@ -156,33 +160,43 @@ impl Level {
         rows.collect()
     }
 
-    fn set_seats(&self, seats: usize, now: Duration) {
+    /// `total`: of the server.
+    fn set_seats(&self, seats: usize, total: usize, now: Duration) {
         self.state.lock().seats = seats;
         let mut queues = self.queues.lock();
         queues.set_seats(seats);
+        // A level without seats of its own is shown by what it takes of the server's.
+        let all = if seats > 0 { seats } else { (total as f64 / 10.0).round() as usize };
+        queues.set_denominator(now, all);
         dispatch(&mut queues, now);
     }
 }
 
 /// Hands free seats on. A waiter keeps its end of the channel for as long as it waits.
 fn dispatch(queues: &mut QueueSet<Waiter>, now: Duration) {
-    queues.dispatch(now, |waiter, waited| {
+    let stuck = queues.dispatch(now, |waiter, waited| {
         waiter.flow.stats.waited[1].observe(waited.as_secs_f64());
         waiter.wake.send(()).is_ok()
     });
+    if let Some(waiter) = stuck {
+        waiter.flow.stats.not_accommodated.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl FlowControl {
-    pub fn new(limits: &Limits, cluster: &Arc<Cluster>) -> Arc<Self> {
+    /// `lists_by_size`: whether lists weigh what they hold, not how many they are.
+    pub fn new(limits: &Limits, lists_by_size: bool, cluster: &Arc<Cluster>) -> Arc<Self> {
         let total = limits.requests_in_flight.saturating_add(limits.mutating_requests_in_flight).min(SEATS_MAX);
         let env = cluster.env.clone();
         let found = Self {
             configuration: RwLock::default(),
             stats: Mutex::default(),
             fair_part: Mutex::default(),
+            reads_and_writes: Arc::new(ReadsAndWrites::new(env.monotonic())),
             watches: Arc::default(),
             cluster: cluster.clone(),
             total,
+            lists_by_size,
             wait_max: limits.request_timeout / WAIT_PART,
             hash_seed: env.random_u64(),
             env,
@@ -240,11 +254,11 @@ impl FlowControl {
                     request_max: AtomicUsize::default(),
                 }),
             };
-            level.queues.lock().configure(settings(&object["spec"]));
+            level.queues.lock().configure(now, settings(&object["spec"]));
             level.request_max.store(limits.request_max(), Ordering::Relaxed);
             let changed = std::mem::replace(&mut level.state.lock().limits, limits) != limits;
-            if changed {
-                level.set_seats(limits.nominal, now);
+            if changed || !before.levels.contains_key(name) {
+                level.set_seats(limits.nominal, self.total, now);
             }
             kept.insert(name.to_string(), (level, object["metadata"]["uid"].as_str()));
         }
@@ -260,6 +274,9 @@ impl FlowControl {
             })
             .collect();
         flows.sort_by(|a, b| a.schema.order().cmp(&b.schema.order()));
+        let places = levels.iter().map(|level| settings(&level["spec"])).map(|s| s.queues.saturating_mul(s.length_max));
+        let places = places.fold(0, usize::saturating_add);
+        self.reads_and_writes.set_denominators(now, places, self.total);
         let levels = kept.into_iter().map(|(name, (level, _))| (name, level)).collect();
         *self.configuration.write() = Arc::new(Configuration { flows, levels });
     }
@@ -285,7 +302,7 @@ impl FlowControl {
             .collect();
         let (seats, fair_part) = concurrency::lend(&wanted);
         *self.fair_part.lock() = fair_part;
-        levels.iter().zip(seats).for_each(|(level, seats)| level.set_seats(seats, now));
+        levels.iter().zip(seats).for_each(|(level, seats)| level.set_seats(seats, self.total, now));
     }
 
     fn classify(&self, call: &Call) -> Option<Arc<Flow>> {
@@ -298,7 +315,11 @@ impl FlowControl {
         let Some(flow) = call.flow.get().cloned().or_else(|| self.classify(call)) else { return Err(too_many()) };
         let _ = call.flow.set(flow.clone());
         let request_max = flow.level.request_max.load(Ordering::Relaxed);
-        let width = work_estimate::estimate(call, &self.cluster, &self.watches, request_max);
+        let estimate = Estimate { cluster: &self.cluster, lists_by_size: self.lists_by_size, request_max };
+        let (width, woken_watches) = estimate.of(call, &self.watches);
+        if let Some(count) = woken_watches {
+            flow.stats.watches.observe(count as f64);
+        }
         flow.stats.seats.observe(width.max_seats() as f64);
         let distinguisher = flow.schema.flow(&call.user, &call.info);
         let mut hasher = DefaultHasher::new();
@@ -326,12 +347,17 @@ impl FlowControl {
                 Err(too_many())
             }
             (Arrival::Waiting(ticket), Some(woken)) => {
-                self.wait(WaitingSeat::new(flow, ticket, woken, self.env.clone())).await
+                self.wait(WaitingSeat::new(self.place(call, flow, ticket), woken)).await
             }
             (Arrival::Dispatched(ticket) | Arrival::Waiting(ticket), _) => {
-                Ok(Seat::new(flow, ticket, self.env.clone()))
+                Ok(Seat::new(self.place(call, flow, ticket)))
             }
         }
+    }
+
+    fn place(&self, call: &Call, flow: Arc<Flow>, ticket: Ticket) -> Place {
+        let (reads_and_writes, env) = (self.reads_and_writes.clone(), self.env.clone());
+        Place { flow, ticket, since: env.monotonic(), is_mutating: call.info.is_mutating(), reads_and_writes, env }
     }
 
     async fn wait(&self, mut waiting: WaitingSeat) -> Result<Seat, ApiError> {
@@ -339,7 +365,7 @@ impl FlowControl {
         match woken.is_some() || !waiting.abandon() {
             true => Ok(waiting.seat()),
             false => {
-                waiting.flow.stats.reject("time-out");
+                waiting.place.flow.stats.reject("time-out");
                 Err(too_many())
             }
         }
@@ -377,42 +403,57 @@ pub fn too_many() -> ApiError {
     ApiError::too_many_requests("Too many requests, please try again later.", 1)
 }
 
-/// Held while a request is handled.
-pub struct Seat {
+/// Of one request: where it waits or has a seat.
+#[derive(Clone)]
+struct Place {
     flow: Arc<Flow>,
     ticket: Ticket,
     since: Duration,
+    is_mutating: bool,
+    reads_and_writes: Arc<ReadsAndWrites>,
     env: Env,
 }
 
+impl Place {
+    fn count(&self, now: Duration, phase: Phase, by: isize) {
+        self.reads_and_writes.change(now, phase, self.is_mutating, by);
+    }
+}
+
+/// Held while a request is handled.
+pub struct Seat(Place);
+
 impl Seat {
-    fn new(flow: Arc<Flow>, ticket: Ticket, env: Env) -> Self {
-        let stats = &flow.stats;
+    fn new(place: Place) -> Self {
+        let stats = &place.flow.stats;
         stats.dispatched.fetch_add(1, Ordering::Relaxed);
         stats.executing.fetch_add(1, Ordering::Relaxed);
-        stats.executing_seats.fetch_add(ticket.width.max_seats() as i64, Ordering::Relaxed);
-        Self { since: env.monotonic(), flow, ticket, env }
+        stats.executing_seats.fetch_add(place.ticket.width.max_seats() as i64, Ordering::Relaxed);
+        place.count(place.since, Phase::Executing, 1);
+        Self(place)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let (now, stats, ticket) = (self.env.monotonic(), &self.flow.stats, self.ticket);
-        let took = now.saturating_sub(self.since);
+        let Place { flow, ticket, since, env, .. } = &self.0;
+        let (now, stats, ticket) = (env.monotonic(), &flow.stats, *ticket);
+        let took = now.saturating_sub(*since);
         stats.executing.fetch_sub(1, Ordering::Relaxed);
         stats.executing_seats.fetch_sub(ticket.width.max_seats() as i64, Ordering::Relaxed);
         stats.execution.observe(took.as_secs_f64());
+        self.0.count(now, Phase::Executing, -1);
         let lingers = {
-            let mut queues = self.flow.level.queues.lock();
+            let mut queues = flow.level.queues.lock();
             let lingers = queues.finish(now, ticket, took);
             dispatch(&mut queues, now);
             lingers
         };
         if let Some(additional) = lingers {
-            let (level, env) = (self.flow.level.clone(), self.env.clone());
-            self.env.spawn(async move {
-                env.sleep(additional).await;
-                let (now, mut queues) = (env.monotonic(), level.queues.lock());
+            let (level, later) = (flow.level.clone(), env.clone());
+            env.spawn(async move {
+                later.sleep(additional).await;
+                let (now, mut queues) = (later.monotonic(), level.queues.lock());
                 queues.release(now, ticket);
                 dispatch(&mut queues, now);
             });
@@ -422,22 +463,20 @@ impl Drop for Seat {
 
 /// A place in a queue. Dropped, it is given up; a seat that came meanwhile is given on.
 struct WaitingSeat {
-    flow: Arc<Flow>,
-    ticket: Ticket,
+    place: Place,
     /// Alive as long as the place: a wake-up always arrives.
     woken: oneshot::Receiver<()>,
     is_settled: bool,
-    since: Duration,
-    env: Env,
 }
 
 impl WaitingSeat {
-    fn new(flow: Arc<Flow>, ticket: Ticket, woken: oneshot::Receiver<()>, env: Env) -> Self {
-        let stats = &flow.stats;
+    fn new(place: Place, woken: oneshot::Receiver<()>) -> Self {
+        let stats = &place.flow.stats;
         stats.waiting.fetch_add(1, Ordering::Relaxed);
-        stats.waiting_seats.fetch_add(ticket.width.max_seats() as i64, Ordering::Relaxed);
+        stats.waiting_seats.fetch_add(place.ticket.width.max_seats() as i64, Ordering::Relaxed);
         stats.queue_length.observe(stats.waiting.load(Ordering::Relaxed) as f64);
-        Self { since: env.monotonic(), flow, ticket, woken, is_settled: false, env }
+        place.count(place.since, Phase::Waiting, 1);
+        Self { place, woken, is_settled: false }
     }
 
     async fn woken(&mut self) {
@@ -447,33 +486,36 @@ impl WaitingSeat {
 
     /// False: the seat had already come.
     fn abandon(&mut self) -> bool {
-        let now = self.env.monotonic();
-        let left = self.flow.level.queues.lock().abandon(now, self.ticket);
+        let Place { flow, ticket, since, env, .. } = &self.place;
+        let now = env.monotonic();
+        let left = flow.level.queues.lock().abandon(now, *ticket);
         if left {
             self.is_settled = true;
-            self.flow.stats.waited[0].observe(now.saturating_sub(self.since).as_secs_f64());
+            flow.stats.waited[0].observe(now.saturating_sub(*since).as_secs_f64());
         }
         left
     }
 
     fn seat(mut self) -> Seat {
         self.is_settled = true;
-        Seat::new(self.flow.clone(), self.ticket, self.env.clone())
+        let since = self.place.env.monotonic();
+        Seat::new(Place { since, ..self.place.clone() })
     }
 }
 
 impl Drop for WaitingSeat {
     fn drop(&mut self) {
-        let stats = &self.flow.stats;
+        let (now, stats, ticket) = (self.place.env.monotonic(), self.place.flow.stats.clone(), self.place.ticket);
         stats.waiting.fetch_sub(1, Ordering::Relaxed);
-        stats.waiting_seats.fetch_sub(self.ticket.width.max_seats() as i64, Ordering::Relaxed);
+        stats.waiting_seats.fetch_sub(ticket.width.max_seats() as i64, Ordering::Relaxed);
+        self.place.count(now, Phase::Waiting, -1);
         if self.is_settled {
             return;
         }
-        self.flow.stats.reject("cancelled");
+        stats.reject("cancelled");
         if !self.abandon() {
-            let (now, mut queues) = (self.env.monotonic(), self.flow.level.queues.lock());
-            queues.finish(now, self.ticket.without_effects(), Duration::ZERO);
+            let mut queues = self.place.flow.level.queues.lock();
+            queues.finish(now, ticket.without_effects(), Duration::ZERO);
             dispatch(&mut queues, now);
         }
     }

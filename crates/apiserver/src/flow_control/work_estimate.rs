@@ -15,6 +15,7 @@ use crate::{
 };
 
 const BYTES_PER_SEAT: usize = 100_000;
+const OBJECTS_PER_SEAT: usize = 100;
 /// A list is written while it is made: this is what it holds at once.
 const LIST_BYTES_MAX: usize = 1_000_000;
 const LIST_SEATS_MAX: usize = 100;
@@ -86,31 +87,52 @@ impl WatchTracker {
     }
 }
 
-/// `request_max`: what one request may take of its level.
-pub fn estimate(call: &Call, cluster: &Cluster, watches: &WatchTracker, request_max: usize) -> Width {
-    let info = &call.info;
-    match info.verb {
-        _ if !info.is_resource => Width::ONE,
-        Verb::List | Verb::DeleteCollection => list(call, cluster, request_max),
-        Verb::Watch => {
-            let version = call.query.text("resourceVersion").unwrap_or_default();
-            match call.query.flag("sendInitialEvents") || matches!(version, "" | "0") {
-                true => list(call, cluster, request_max),
-                false => Width::ONE,
-            }
-        }
-        Verb::Create if info.resource == "serviceaccounts" && info.subresource == "token" => Width::ONE,
-        _ if info.is_mutating() => write_width(watches.interested(info), request_max),
-        _ => Width::ONE,
-    }
+/// What seats are counted by.
+pub struct Estimate<'a> {
+    pub cluster: &'a Cluster,
+    /// Whether lists weigh what they hold, not how many they are.
+    pub lists_by_size: bool,
+    /// What one request may take of its level.
+    pub request_max: usize,
 }
 
-fn list(call: &Call, cluster: &Cluster, request_max: usize) -> Width {
-    let info = &call.info;
-    let Some(served) = cluster.served.find(&info.group, &info.version, &info.resource) else { return Width::ONE };
-    let (objects, bytes) = cluster.cache.resource(&served.prefix).size();
-    let limit = call.query.number("limit").ok().flatten().and_then(|l| usize::try_from(l).ok()).unwrap_or(0);
-    Width { initial: list_seats(objects, bytes, limit, !info.name.is_empty(), request_max), ..Width::ONE }
+impl Estimate<'_> {
+    /// What a request takes and, if it is a write, how many watches it wakes.
+    pub fn of(&self, call: &Call, watches: &WatchTracker) -> (Width, Option<usize>) {
+        let info = &call.info;
+        let is_token = info.verb == Verb::Create && info.resource == "serviceaccounts" && info.subresource == "token";
+        if info.is_resource && info.is_mutating() && info.verb != Verb::DeleteCollection && !is_token {
+            let woken = watches.interested(info);
+            return (write_width(woken, self.request_max), Some(woken));
+        }
+        let width = match info.verb {
+            _ if !info.is_resource => Width::ONE,
+            Verb::List | Verb::DeleteCollection => self.list(call),
+            Verb::Watch => {
+                let version = call.query.text("resourceVersion").unwrap_or_default();
+                match call.query.flag("sendInitialEvents") || matches!(version, "" | "0") {
+                    true => self.list(call),
+                    false => Width::ONE,
+                }
+            }
+            _ => Width::ONE,
+        };
+        (width, None)
+    }
+
+    fn list(&self, call: &Call) -> Width {
+        let info = &call.info;
+        let served = self.cluster.served.find(&info.group, &info.version, &info.resource);
+        let Some(served) = served else { return Width::ONE };
+        let (objects, bytes) = self.cluster.cache.resource(&served.prefix).size();
+        let limit = call.query.number("limit").ok().flatten().and_then(|l| usize::try_from(l).ok()).unwrap_or(0);
+        let is_single = !info.name.is_empty();
+        let initial = match self.lists_by_size {
+            true => list_seats(objects, bytes, limit, is_single, self.request_max),
+            false => list_seats_by_count(objects, is_single, self.request_max),
+        };
+        Width { initial, ..Width::ONE }
+    }
 }
 
 fn list_seats(objects: usize, bytes: usize, limit: usize, is_single: bool, request_max: usize) -> usize {
@@ -121,6 +143,12 @@ fn list_seats(objects: usize, bytes: usize, limit: usize, is_single: bool, reque
     };
     let held = (bytes / objects.max(1)).saturating_mul(shown).min(LIST_BYTES_MAX);
     held.div_ceil(BYTES_PER_SEAT).clamp(1, request_max.clamp(1, LIST_SEATS_MAX))
+}
+
+/// All that is in the cache is looked at, however little of it is shown.
+fn list_seats_by_count(objects: usize, is_single: bool, request_max: usize) -> usize {
+    let looked_at = if is_single { 1 } else { objects };
+    looked_at.div_ceil(OBJECTS_PER_SEAT).clamp(1, request_max.clamp(1, LIST_SEATS_MAX))
 }
 
 fn write_width(watches: usize, request_max: usize) -> Width {
@@ -151,6 +179,8 @@ mod tests {
         check(100_000, 500_000_000, 0, false, 50, 10);
         check(100_000, 500_000_000, 0, false, 3, 3);
         check(100_000, 500_000_000, 0, true, 50, 1);
+        let counted = [(0, false), (100, false), (101, false), (100_000, false), (100_000, true)];
+        assert_eq!(counted.map(|(objects, single)| list_seats_by_count(objects, single, 50)), [1, 1, 2, 50, 1]);
     }
 
     #[test]

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
-use api::{ApiError, feature_gates::MUTATING_ADMISSION_POLICY};
+use api::{
+    ApiError, Resource,
+    feature_gates::{MUTATING_ADMISSION_POLICY, SIZE_BASED_LIST_COST_ESTIMATE},
+};
 use env::Env;
 use store::Store;
 
@@ -72,7 +75,9 @@ impl ApiServer {
             MUTATING_ADMISSION_POLICY => admission::mutates_by_policy(&config),
             gate => config.feature_gates.enabled(gate),
         });
-        let gated = gated.map(|(_, resource)| resource.clone()).collect();
+        // Nothing of ours asks for older forms.
+        let is_wanted = |r: &Resource| !api::kinds::is_older_form(r) || config.runtime_config.serves_resource(r);
+        let gated = gated.map(|(_, resource)| resource.clone()).filter(|resource| is_wanted(resource)).collect();
         let served = ServedResources::of(gated, |resource| config.runtime_config.serves_resource(resource));
         let cluster = Arc::new(Cluster { env: env.clone(), store, encrypted, cache, served });
         metrics.also(metrics::feature_gates(&config.feature_gates));
@@ -93,7 +98,8 @@ impl ApiServer {
             let durations = admission.durations.clone();
             move |out| durations.render(out)
         });
-        let flow_control = FlowControl::new(&config.limits, &cluster);
+        let by_size = config.feature_gates.enabled(SIZE_BASED_LIST_COST_ESTIMATE);
+        let flow_control = FlowControl::new(&config.limits, by_size, &cluster);
         let registry = Registry {
             watches: flow_control.watches.clone(),
             allocations: Allocations::new(&config, &cluster),

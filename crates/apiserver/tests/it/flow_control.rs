@@ -293,6 +293,15 @@ async fn a_flood_is_turned_away_and_another_flow_is_served() {
     assert!(levels.starts_with("PriorityLevelName, ActiveQueues, IsIdle,"), "{levels}");
     assert!(page(&s, "/debug/api_priority_and_fairness/dump_requests").await.contains("flooder"));
     let metrics = page(&s, "/metrics").await;
+    for shown in [
+        "priority_level_seat_utilization_count{phase=\"executing\",priority_level=\"narrow\"}",
+        "priority_level_request_utilization_count{phase=\"waiting\",priority_level=\"narrow\"}",
+        "demand_seats_bucket{priority_level=\"narrow\",le=\"1\"}",
+        "read_vs_write_current_requests_count{phase=\"waiting\",request_kind=\"mutating\"}",
+        "watch_count_samples_count{flow_schema=\"narrow\",priority_level=\"narrow\"}",
+    ] {
+        assert!(metrics.contains(&format!("apiserver_flowcontrol_{shown}")), "{shown}: {metrics}");
+    }
     let rejected = "apiserver_flowcontrol_rejected_requests_total{flow_schema=\"narrow\",priority_level=\"narrow\",reason=\"queue-full\"} 18";
     assert!(metrics.contains(rejected), "{metrics}");
     // Others wait behind one request of the flood at most, and those of other levels not at all.
@@ -316,6 +325,15 @@ async fn a_flood_is_turned_away_and_another_flow_is_served() {
     tokio::select! {
         code = other => assert_eq!(code.unwrap(), 200),
         () = answers => {}
+    }
+    // What left a queue is told of in virtual time.
+    let metrics = page(&s, "/metrics").await;
+    for name in ["dispatch_r{", "latest_s{", "next_s_bounds{bound=\"min\",", "next_discounted_s_bounds{bound=\"max\","]
+    {
+        assert!(
+            metrics.contains(&format!("apiserver_flowcontrol_{name}priority_level=\"narrow\"}}")),
+            "{name}: {metrics}"
+        );
     }
 }
 
