@@ -1,5 +1,5 @@
 //! Feature gates by upstream's names: which there are, how ripe they are, and which are on.
-//! Read by every component's `--feature-gates`; shown at `/metrics`.
+//! Read by every component's `--feature-gates`, and by a KubeletConfiguration's; shown at `/metrics`.
 //! A gate that can't be switched here says so: nothing is accepted that has no effect.
 
 use std::collections::BTreeMap;
@@ -34,13 +34,18 @@ pub struct FeatureGate {
     pub switchable: bool,
 }
 
-const fn row(name: &'static str, stage: Stage, default: bool, switchable: bool) -> FeatureGate {
-    FeatureGate { name, stage, default, switchable }
+const fn switch(name: &'static str, stage: Stage, default: bool) -> FeatureGate {
+    FeatureGate { name, stage, default, switchable: true }
 }
 
 /// What upstream has locked, and what is built here without a switch.
-const fn fixed(name: &'static str, stage: Stage) -> FeatureGate {
-    row(name, stage, true, false)
+const fn on(name: &'static str, stage: Stage) -> FeatureGate {
+    FeatureGate { name, stage, default: true, switchable: false }
+}
+
+/// What is not built.
+const fn off(name: &'static str, stage: Stage) -> FeatureGate {
+    FeatureGate { name, stage, default: false, switchable: false }
 }
 
 pub const INITIALIZERS: &str = "Initializers";
@@ -52,67 +57,255 @@ pub const CLUSTER_TRUST_BUNDLE_PROJECTION: &str = "ClusterTrustBundleProjection"
 pub const POD_CERTIFICATE_REQUEST: &str = "PodCertificateRequest";
 pub const STORAGE_VERSION_API: &str = "StorageVersionAPI";
 pub const STORAGE_VERSION_MIGRATOR: &str = "StorageVersionMigrator";
+pub const DYNAMIC_RESOURCE_ALLOCATION: &str = "DynamicResourceAllocation";
+pub const API_RESPONSE_COMPRESSION: &str = "APIResponseCompression";
+pub const AUTHORIZE_POD_WEBSOCKET_UPGRADE_CREATE_PERMISSION: &str = "AuthorizePodWebsocketUpgradeCreatePermission";
+pub const JWKS_METRICS: &str = "StructuredAuthenticationConfigurationJWKSMetrics";
+pub const POD_TOPOLOGY_LABELS_ADMISSION: &str = "PodTopologyLabelsAdmission";
+pub const REMOTE_REQUEST_HEADER_UID: &str = "RemoteRequestHeaderUID";
+pub const SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION: &str = "ServiceAccountNodeAudienceRestriction";
+pub const SIZE_BASED_LIST_COST_ESTIMATE: &str = "SizeBasedListCostEstimate";
+pub const STORAGE_VERSION_HASH: &str = "StorageVersionHash";
+pub const TOKEN_REQUEST_SERVICE_ACCOUNT_UID_VALIDATION: &str = "TokenRequestServiceAccountUIDValidation";
+
+// The kubelet's.
+pub const CONTAINER_CHECKPOINT: &str = "ContainerCheckpoint";
+pub const CRASH_LOOP_BACK_OFF_MAX: &str = "KubeletCrashLoopBackOffMax";
+pub const CSI_VOLUME_HEALTH: &str = "CSIVolumeHealth";
+pub const ENSURE_SECRET_PULLED_IMAGES: &str = "KubeletEnsureSecretPulledImages";
+pub const GRACEFUL_NODE_SHUTDOWN: &str = "GracefulNodeShutdown";
+pub const GRACEFUL_NODE_SHUTDOWN_BY_PRIORITY: &str = "GracefulNodeShutdownBasedOnPodPriority";
+pub const NODE_LOG_QUERY: &str = "NodeLogQuery";
+pub const ROTATE_SERVER_CERTIFICATE: &str = "RotateKubeletServerCertificate";
+pub const RESOURCE_HEALTH_STATUS: &str = "ResourceHealthStatus";
+pub const SELINUX_MOUNT: &str = "SELinuxMount";
+pub const SELINUX_MOUNT_READ_WRITE_ONCE_POD: &str = "SELinuxMountReadWriteOncePod";
 
 const ALL_ALPHA: &str = "AllAlpha";
 const ALL_BETA: &str = "AllBeta";
 
 use Stage::{Alpha, Beta, Deprecated, GeneralAvailability as Ga};
 
-/// By name.
+/// All of v1.35's and our own, by name.
+#[rustfmt::skip]
 pub const FEATURE_GATES: &[FeatureGate] = &[
-    row(ALLOW_PARSING_USER_UID_FROM_CERT_AUTH, Beta, true, true),
-    fixed("AnonymousAuthConfigurableEndpoints", Ga),
-    fixed("APIResponseCompression", Beta),
-    fixed(API_SERVER_IDENTITY, Beta),
-    fixed("AuthorizeNodeWithSelectors", Ga),
-    fixed("AuthorizeWithSelectors", Ga),
-    row(CLUSTER_TRUST_BUNDLE, Beta, false, true),
-    row(CLUSTER_TRUST_BUNDLE_PROJECTION, Beta, false, true),
-    fixed("ConsistentListFromCache", Ga),
-    fixed("CustomResourceFieldSelectors", Beta),
-    fixed("DeploymentReplicaSetTerminatingReplicas", Beta),
-    fixed("ExecProbeTimeout", Ga),
-    row(INITIALIZERS, Alpha, false, true),
-    fixed("InPlacePodVerticalScaling", Ga),
-    fixed("JobBackoffLimitPerIndex", Ga),
-    fixed("JobManagedBy", Ga),
-    fixed("JobPodReplacementPolicy", Ga),
-    fixed("JobSuccessPolicy", Ga),
-    row("KMSv1", Deprecated, false, false),
-    fixed("LogarithmicScaleDown", Ga),
-    fixed("MatchLabelKeysInPodAffinity", Ga),
-    fixed("MatchLabelKeysInPodTopologySpread", Beta),
-    fixed("MultiCIDRServiceAllocator", Ga),
-    row(MUTATING_ADMISSION_POLICY, Beta, false, true),
-    fixed("NFTablesProxyMode", Ga),
-    fixed("NodeInclusionPolicyInPodTopologySpread", Ga),
-    fixed("OrderedNamespaceDeletion", Ga),
-    row(POD_CERTIFICATE_REQUEST, Beta, false, true),
-    fixed("PodDeletionCost", Beta),
-    fixed("PodLifecycleSleepAction", Ga),
-    fixed("PodLifecycleSleepActionAllowZero", Ga),
-    fixed("PodObservedGenerationTracking", Ga),
-    fixed("PodReadyToStartContainersCondition", Beta),
-    fixed("PodSchedulingReadiness", Ga),
-    fixed("RelaxedDNSSearchValidation", Ga),
-    fixed("RelaxedEnvironmentVariableValidation", Ga),
-    fixed("RemoteRequestHeaderUID", Beta),
-    fixed("SchedulerQueueingHints", Ga),
-    fixed("ServiceAccountNodeAudienceRestriction", Beta),
-    fixed("ServiceAccountTokenJTI", Ga),
-    fixed("ServiceAccountTokenNodeBinding", Ga),
-    fixed("ServiceAccountTokenNodeBindingValidation", Ga),
-    fixed("ServiceAccountTokenPodNodeInfo", Ga),
-    fixed("ServiceTrafficDistribution", Ga),
-    row(STORAGE_VERSION_API, Alpha, false, true),
-    fixed("StorageVersionHash", Beta),
-    row(STORAGE_VERSION_MIGRATOR, Beta, false, true),
-    fixed("StreamingCollectionEncodingToJSON", Ga),
-    fixed("StructuredAuthenticationConfiguration", Ga),
-    fixed("StructuredAuthorizationConfiguration", Ga),
-    fixed("SupplementalGroupsPolicy", Ga),
-    fixed("TokenRequestServiceAccountUIDValidation", Beta),
-    fixed("VolumeAttributesClass", Ga),
+    on("AggregatedDiscoveryRemoveBetaType", Deprecated),
+    off("AllowDNSOnlyNodeCSR", Deprecated),
+    off("AllowInsecureKubeletCertificateSigningRequests", Deprecated),
+    on("AllowOverwriteTerminationGracePeriodSeconds", Deprecated),
+    switch(ALLOW_PARSING_USER_UID_FROM_CERT_AUTH, Beta, true),
+    off("AllowUnsafeMalformedObjectDeletion", Alpha),
+    on("AnonymousAuthConfigurableEndpoints", Ga),
+    on("AnyVolumeDataSource", Ga),
+    switch(API_RESPONSE_COMPRESSION, Beta, true),
+    switch(API_SERVER_IDENTITY, Beta, true),
+    on("APIServerTracing", Ga),
+    off("APIServingWithRoutine", Alpha),
+    on("AuthorizeNodeWithSelectors", Ga),
+    switch(AUTHORIZE_POD_WEBSOCKET_UPGRADE_CREATE_PERMISSION, Beta, true),
+    on("AuthorizeWithSelectors", Ga),
+    on("BtreeWatchCache", Ga),
+    off("CBORServingAndStorage", Alpha),
+    off("ChangeContainerStatusOnKubeletRestart", Deprecated),
+    on("ClearingNominatedNodeNameAfterBinding", Beta),
+    off("ClientsAllowCBOR", Alpha),
+    off("ClientsPreferCBOR", Alpha),
+    off("CloudControllerManagerWatchBasedRoutesReconciliation", Alpha),
+    off("CloudControllerManagerWebhook", Alpha),
+    switch(CLUSTER_TRUST_BUNDLE, Beta, false),
+    switch(CLUSTER_TRUST_BUNDLE_PROJECTION, Beta, false),
+    off("ComponentFlagz", Alpha),
+    off("ComponentStatusz", Alpha),
+    off("ConcurrentWatchObjectDecode", Beta),
+    on("ConsistentListFromCache", Ga),
+    off("ConstrainedImpersonation", Alpha),
+    switch(CONTAINER_CHECKPOINT, Beta, true),
+    on("ContainerRestartRules", Beta),
+    off("ContainerStopSignals", Alpha),
+    on("ContextualLogging", Beta),
+    off("CoordinatedLeaderElection", Beta),
+    switch("CPUManagerPolicyAlphaOptions", Alpha, false),
+    switch("CPUManagerPolicyBetaOptions", Beta, true),
+    on("CPUManagerPolicyOptions", Ga),
+    off("CRDObservedGenerationTracking", Beta),
+    on("CRDValidationRatcheting", Ga),
+    off("CrossNamespaceVolumeDataSource", Alpha),
+    on("CSIMigrationPortworx", Ga),
+    on("CSIServiceAccountTokenSecrets", Beta),
+    switch(CSI_VOLUME_HEALTH, Alpha, false),
+    off("CustomCPUCFSQuotaPeriod", Alpha),
+    on("CustomResourceFieldSelectors", Ga),
+    on("DeclarativeValidation", Beta),
+    off("DeclarativeValidationTakeover", Beta),
+    on("DeploymentReplicaSetTerminatingReplicas", Beta),
+    off("DetectCacheInconsistency", Beta),
+    on("DisableAllocatorDualWrite", Ga),
+    switch("DisableCPUQuotaWithExclusiveCPUs", Beta, true),
+    on("DisableNodeKubeProxyVersion", Deprecated),
+    on("DRAAdminAccess", Beta),
+    off("DRAConsumableCapacity", Alpha),
+    off("DRADeviceBindingConditions", Alpha),
+    off("DRADeviceTaintRules", Alpha),
+    off("DRADeviceTaints", Alpha),
+    off("DRAExtendedResource", Alpha),
+    off("DRAPartitionableDevices", Alpha),
+    on("DRAPrioritizedList", Beta),
+    on("DRAResourceClaimDeviceStatus", Beta),
+    on("DRASchedulerFilterTimeout", Beta),
+    on(DYNAMIC_RESOURCE_ALLOCATION, Ga),
+    on("EnvFiles", Beta),
+    off("EventedPLEG", Alpha),
+    on("ExecProbeTimeout", Ga),
+    off("ExternalServiceAccountTokenSigner", Beta),
+    off("GangScheduling", Alpha),
+    off("GenericWorkload", Alpha),
+    off("GitRepoVolumeDriver", Deprecated),
+    switch(GRACEFUL_NODE_SHUTDOWN, Beta, true),
+    switch(GRACEFUL_NODE_SHUTDOWN_BY_PRIORITY, Beta, true),
+    on("HonorPVReclaimPolicy", Ga),
+    on("HostnameOverride", Beta),
+    on("HPAConfigurableTolerance", Beta),
+    off("HPAScaleToZero", Alpha),
+    on("ImageMaximumGCAge", Ga),
+    on("ImageVolume", Beta),
+    on("InformerResourceVersion", Ga),
+    switch(INITIALIZERS, Alpha, false),
+    on("InOrderInformers", Beta),
+    on("InOrderInformersBatchProcess", Beta),
+    off("InPlacePodLevelResourcesVerticalScaling", Alpha),
+    on("InPlacePodVerticalScaling", Ga),
+    off("InPlacePodVerticalScalingAllocatedStatus", Deprecated),
+    switch("InPlacePodVerticalScalingExclusiveCPUs", Alpha, false),
+    switch("InPlacePodVerticalScalingExclusiveMemory", Alpha, false),
+    off("InTreePluginPortworxUnregister", Alpha),
+    on("JobBackoffLimitPerIndex", Ga),
+    on("JobManagedBy", Ga),
+    on("JobPodReplacementPolicy", Ga),
+    on("JobSuccessPolicy", Ga),
+    off("KMSv1", Deprecated),
+    on("KubeletCgroupDriverFromCRI", Ga),
+    switch(CRASH_LOOP_BACK_OFF_MAX, Beta, true),
+    switch(ENSURE_SECRET_PULLED_IMAGES, Beta, true),
+    on("KubeletFineGrainedAuthz", Beta),
+    off("KubeletInUserNamespace", Alpha),
+    on("KubeletPodResourcesDynamicResources", Beta),
+    on("KubeletPodResourcesGet", Beta),
+    on("KubeletPodResourcesListUseActivePods", Deprecated),
+    on("KubeletPSI", Beta),
+    off("KubeletRegistrationGetOnExistsOnly", Deprecated),
+    on("KubeletSeparateDiskGC", Beta),
+    on("KubeletServiceAccountTokenForCredentialProviders", Beta),
+    on("KubeletTracing", Ga),
+    on("ListFromCacheSnapshot", Beta),
+    off("LocalStorageCapacityIsolationFSQuotaMonitoring", Beta),
+    on("LogarithmicScaleDown", Ga),
+    off("LoggingAlphaOptions", Alpha),
+    on("LoggingBetaOptions", Beta),
+    on("MatchLabelKeysInPodAffinity", Ga),
+    on("MatchLabelKeysInPodTopologySpread", Beta),
+    on("MatchLabelKeysInPodTopologySpreadSelectorMerge", Beta),
+    on("MaxUnavailableStatefulSet", Beta),
+    on("MemoryManager", Ga),
+    switch("MemoryQoS", Alpha, false),
+    on("MultiCIDRServiceAllocator", Ga),
+    on("MutableCSINodeAllocatableCount", Beta),
+    off("MutablePodResourcesForSuspendedJobs", Alpha),
+    off("MutablePVNodeAffinity", Alpha),
+    off("MutableSchedulingDirectivesForSuspendedJobs", Alpha),
+    switch(MUTATING_ADMISSION_POLICY, Beta, false),
+    on("NFTablesProxyMode", Ga),
+    off("NodeDeclaredFeatures", Alpha),
+    on("NodeInclusionPolicyInPodTopologySpread", Ga),
+    switch(NODE_LOG_QUERY, Beta, false),
+    on("NodeSwap", Ga),
+    on("NominatedNodeNameForExpectation", Beta),
+    on("OpenAPIEnums", Beta),
+    on("OpportunisticBatching", Beta),
+    on("OrderedNamespaceDeletion", Ga),
+    off("PodAndContainerStatsFromCRI", Alpha),
+    switch(POD_CERTIFICATE_REQUEST, Beta, false),
+    on("PodDeletionCost", Beta),
+    on("PodLevelResources", Beta),
+    on("PodLifecycleSleepAction", Ga),
+    on("PodLifecycleSleepActionAllowZero", Ga),
+    off("PodLogsQuerySplitStreams", Alpha),
+    on("PodObservedGenerationTracking", Ga),
+    on("PodReadyToStartContainersCondition", Beta),
+    on("PodSchedulingReadiness", Ga),
+    switch(POD_TOPOLOGY_LABELS_ADMISSION, Beta, true),
+    on("PortForwardWebsockets", Beta),
+    on("PreferSameTrafficDistribution", Ga),
+    on("PreventStaticPodAPIReferences", Beta),
+    on("ProcMountType", Beta),
+    off("QOSReserved", Alpha),
+    on("RecoverVolumeExpansionFailure", Ga),
+    on("RecursiveReadOnlyMounts", Ga),
+    off("ReduceDefaultCrashLoopBackOffDecay", Alpha),
+    on("RelaxedDNSSearchValidation", Ga),
+    on("RelaxedEnvironmentVariableValidation", Ga),
+    off("RelaxedServiceNameValidation", Alpha),
+    on("ReloadKubeletServerCertificateFile", Beta),
+    switch(REMOTE_REQUEST_HEADER_UID, Beta, true),
+    on("ResilientWatchCacheInitialization", Ga),
+    switch(RESOURCE_HEALTH_STATUS, Alpha, false),
+    off("RestartAllContainersOnContainerExits", Alpha),
+    on("RetryGenerateName", Ga),
+    switch(ROTATE_SERVER_CERTIFICATE, Beta, true),
+    off("RuntimeClassInImageCriApi", Alpha),
+    off("SchedulerAsyncAPICalls", Beta),
+    on("SchedulerAsyncPreemption", Beta),
+    on("SchedulerPopFromBackoffQ", Beta),
+    on("SchedulerQueueingHints", Ga),
+    on("SELinuxChangePolicy", Beta),
+    switch(SELINUX_MOUNT, Beta, false),
+    switch(SELINUX_MOUNT_READ_WRITE_ONCE_POD, Beta, true),
+    off("SeparateCacheWatchRPC", Deprecated),
+    on("SeparateTaintEvictionController", Ga),
+    switch(SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION, Beta, true),
+    on("ServiceAccountTokenJTI", Ga),
+    on("ServiceAccountTokenNodeBinding", Ga),
+    on("ServiceAccountTokenNodeBindingValidation", Ga),
+    on("ServiceAccountTokenPodNodeInfo", Ga),
+    on("ServiceTrafficDistribution", Ga),
+    on("SidecarContainers", Ga),
+    switch(SIZE_BASED_LIST_COST_ESTIMATE, Beta, true),
+    on("StatefulSetSemanticRevisionComparison", Beta),
+    off("StorageCapacityScoring", Alpha),
+    on("StorageNamespaceIndex", Deprecated),
+    switch(STORAGE_VERSION_API, Alpha, false),
+    switch(STORAGE_VERSION_HASH, Beta, true),
+    switch(STORAGE_VERSION_MIGRATOR, Beta, false),
+    on("StreamingCollectionEncodingToJSON", Ga),
+    on("StreamingCollectionEncodingToProtobuf", Ga),
+    off("StrictIPCIDRValidation", Alpha),
+    on("StructuredAuthenticationConfiguration", Ga),
+    off("StructuredAuthenticationConfigurationEgressSelector", Beta),
+    switch(JWKS_METRICS, Beta, true),
+    on("StructuredAuthorizationConfiguration", Ga),
+    on("SupplementalGroupsPolicy", Ga),
+    on("SystemdWatchdog", Ga),
+    off("TaintTolerationComparisonOperators", Alpha),
+    switch(TOKEN_REQUEST_SERVICE_ACCOUNT_UID_VALIDATION, Beta, true),
+    on("TopologyAwareHints", Ga),
+    off("TopologyManagerPolicyAlphaOptions", Alpha),
+    on("TopologyManagerPolicyBetaOptions", Beta),
+    on("TopologyManagerPolicyOptions", Ga),
+    on("TranslateStreamCloseWebsocketRequests", Beta),
+    off("UnauthenticatedHTTP2DOSMitigation", Beta),
+    off("UnknownVersionInteroperabilityProxy", Alpha),
+    off("UserNamespacesHostNetworkSupport", Alpha),
+    on("UserNamespacesSupport", Beta),
+    on("VolumeAttributesClass", Ga),
+    off("VolumeLimitScaling", Alpha),
+    off("WatchCacheInitializationPostStartHook", Beta),
+    on("WatchFromStorageWithoutResourceVersion", Deprecated),
+    on("WatchList", Beta),
+    on("WatchListClient", Beta),
+    off("WindowsCPUAndMemoryAffinity", Alpha),
+    off("WindowsGracefulNodeShutdown", Beta),
+    off("WindowsHostNetwork", Deprecated),
+    on("WinDSR", Ga),
+    on("WinOverlay", Ga),
 ];
 
 /// What is of no use without another: a gate and the one it needs.
@@ -221,7 +414,13 @@ mod tests {
         };
         check("", "false true");
         check("Initializers=true", "true true");
-        check("AllAlpha=true,AllBeta=false", "true false");
+        check("AllAlpha=true", "true true");
+        check("AllAlpha=true,AllBeta=false,APIServerIdentity=true", "true false");
+        let lonely = "StorageVersionAPI is enabled, but depends on features that are disabled: [APIServerIdentity]";
+        check("AllAlpha=true,AllBeta=false", lonely);
+        check("GenericWorkload=false,DRAAdminAccess=true", "false true");
+        let locked = "cannot set feature gate GenericWorkload to true, feature is locked to false";
+        check("GenericWorkload=true", locked);
         check("Initializers=false,AllAlpha=true", "false true");
         check("StructuredAuthorizationConfiguration=true", "false true");
         let locked = "cannot set feature gate StructuredAuthorizationConfiguration to false, feature is locked to true";
@@ -229,7 +428,7 @@ mod tests {
         check("KMSv1=true", "cannot set feature gate KMSv1 to true, feature is locked to false");
         check(
             "None=true",
-            "unrecognized feature gate: None (known are AllAlpha, AllBeta, AllowParsingUserUIDFromCertAuth,",
+            "unrecognized feature gate: None (known are AllAlpha, AllBeta, AggregatedDiscoveryRemoveBetaType,",
         );
         let set = FeatureGates::parse(["ClusterTrustBundle=true"]).unwrap();
         let both = set.with(["ClusterTrustBundleProjection=true"]).unwrap();

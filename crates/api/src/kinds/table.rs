@@ -48,8 +48,8 @@ use super::{
     policy::pod_disruption_budget::PodDisruptionBudget,
     rbac::{role::Role, role_binding::RoleBinding},
     resource::{
-        device_class::DeviceClass, resource_claim::ResourceClaim, resource_claim_template::ResourceClaimTemplate,
-        resource_slice::ResourceSlice,
+        device_class::DeviceClass, older_versions::Older, resource_claim::ResourceClaim,
+        resource_claim_template::ResourceClaimTemplate, resource_slice::ResourceSlice,
     },
     scheduling::priority_class::PriorityClass,
     storage::{
@@ -63,7 +63,7 @@ use crate::{
     Verb,
     Verb::{Create, Delete, Get, List, Patch, Update, Watch},
     feature_gates::{
-        CLUSTER_TRUST_BUNDLE, INITIALIZERS, MUTATING_ADMISSION_POLICY, POD_CERTIFICATE_REQUEST, STORAGE_VERSION_API,
+        CLUSTER_TRUST_BUNDLE, DYNAMIC_RESOURCE_ALLOCATION, INITIALIZERS, MUTATING_ADMISSION_POLICY, POD_CERTIFICATE_REQUEST, STORAGE_VERSION_API,
         STORAGE_VERSION_MIGRATOR,
     },
 };
@@ -258,6 +258,14 @@ const GATED_ROWS: &[(&str, Row)] = &[
     (POD_CERTIFICATE_REQUEST, Row { api_version: "certificates.k8s.io/v1beta1", kind: "PodCertificateRequest", plural: "podcertificaterequests", subresources: "status", behavior: behavior::<PodCertificateRequest>, ..NAMESPACED }),
     (STORAGE_VERSION_API, Row { api_version: "internal.apiserver.k8s.io/v1alpha1", kind: "StorageVersion", plural: "storageversions", subresources: "status", behavior: behavior::<StorageVersion>, ..CLUSTER }),
     (STORAGE_VERSION_MIGRATOR, Row { api_version: "storagemigration.k8s.io/v1beta1", kind: "StorageVersionMigration", plural: "storageversionmigrations", subresources: "status", behavior: behavior::<StorageVersionMigration>, ..CLUSTER }),
+    (DYNAMIC_RESOURCE_ALLOCATION, Row { api_version: "resource.k8s.io/v1beta2", kind: "DeviceClass", plural: "deviceclasses", behavior: behavior::<Older<DeviceClass, false>>, ..CLUSTER }),
+    (DYNAMIC_RESOURCE_ALLOCATION, Row { api_version: "resource.k8s.io/v1beta2", kind: "ResourceClaim", plural: "resourceclaims", subresources: "status", behavior: behavior::<Older<ResourceClaim, false>>, ..NAMESPACED }),
+    (DYNAMIC_RESOURCE_ALLOCATION, Row { api_version: "resource.k8s.io/v1beta2", kind: "ResourceClaimTemplate", plural: "resourceclaimtemplates", behavior: behavior::<Older<ResourceClaimTemplate, false>>, ..NAMESPACED }),
+    (DYNAMIC_RESOURCE_ALLOCATION, Row { api_version: "resource.k8s.io/v1beta2", kind: "ResourceSlice", plural: "resourceslices", behavior: behavior::<Older<ResourceSlice, false>>, ..CLUSTER }),
+    (DYNAMIC_RESOURCE_ALLOCATION, Row { api_version: "resource.k8s.io/v1beta1", kind: "DeviceClass", plural: "deviceclasses", behavior: behavior::<Older<DeviceClass, true>>, ..CLUSTER }),
+    (DYNAMIC_RESOURCE_ALLOCATION, Row { api_version: "resource.k8s.io/v1beta1", kind: "ResourceClaim", plural: "resourceclaims", subresources: "status", behavior: behavior::<Older<ResourceClaim, true>>, ..NAMESPACED }),
+    (DYNAMIC_RESOURCE_ALLOCATION, Row { api_version: "resource.k8s.io/v1beta1", kind: "ResourceClaimTemplate", plural: "resourceclaimtemplates", behavior: behavior::<Older<ResourceClaimTemplate, true>>, ..NAMESPACED }),
+    (DYNAMIC_RESOURCE_ALLOCATION, Row { api_version: "resource.k8s.io/v1beta1", kind: "ResourceSlice", plural: "resourceslices", behavior: behavior::<Older<ResourceSlice, true>>, ..CLUSTER }),
 ];
 
 /// The rows of feature gates, each with its gate.

@@ -191,7 +191,10 @@ impl Plugin for RuntimeClass {
 }
 
 /// A pod carries the zone and the region of the node it is bound to, so that its containers can be told.
-pub struct PodTopologyLabels(pub Arc<Cluster>);
+pub struct PodTopologyLabels {
+    pub cluster: Arc<Cluster>,
+    pub is_on: bool,
+}
 
 const TOPOLOGY: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
@@ -210,7 +213,7 @@ impl Plugin for PodTopologyLabels {
         };
         let Some(node) = node.as_str().filter(|name| !name.is_empty()) else { return Ok(()) };
         // A node that nobody knows has no place to tell of.
-        let Some(node) = self.0.get("nodes", "", node) else { return Ok(()) };
+        let Some(node) = self.cluster.get("nodes", "", node).filter(|_| self.is_on) else { return Ok(()) };
         for name in TOPOLOGY {
             if let Some(value) = node.meta.labels.get(name) {
                 a.object["metadata"]["labels"][name] = json!(value);

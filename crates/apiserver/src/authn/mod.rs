@@ -30,7 +30,10 @@ use rustls::DistinguishedName;
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use api::{ApiError, feature_gates::ALLOW_PARSING_USER_UID_FROM_CERT_AUTH};
+use api::{
+    ApiError,
+    feature_gates::{ALLOW_PARSING_USER_UID_FROM_CERT_AUTH, REMOTE_REQUEST_HEADER_UID},
+};
 use env::Env;
 
 use self::{
@@ -245,8 +248,9 @@ pub fn chain(
     }
     let client_ca_file = config.client_ca_file.as_deref();
     let passwords = options.password_file.as_deref();
+    let front_proxy = options.request_header.as_ref().map(|r| FrontProxy::new(r, env, metrics)).transpose()?;
     Ok(Chain {
-        front_proxy: options.request_header.as_ref().map(|r| FrontProxy::new(r, env, metrics)).transpose()?,
+        front_proxy: front_proxy.map(|proxy| proxy.with_uid(config.feature_gates.enabled(REMOTE_REQUEST_HEADER_UID))),
         client_authorities: Authorities::reloaded(&config.client_ca_pem, client_ca_file, env, metrics)?,
         passwords: passwords.map(|path| files::reloaded(path, PasswordFile::load, env, metrics)).transpose()?,
         tokens,

@@ -31,7 +31,14 @@ pub fn default_expiration(request: &mut Value) {
 
 /// What a TokenRequest means that says less: its account, the server's own audiences. Those who may change the request
 /// are shown it without; what comes of it must make sense before those who judge are asked.
-pub fn complete(cluster: &Cluster, keys: &Keys, account: &Object, request: &mut Value) -> Result<(), ApiError> {
+/// `checks_uid`: whether the account must still be the one that is meant.
+pub fn complete(
+    cluster: &Cluster,
+    keys: &Keys,
+    account: &Object,
+    checks_uid: bool,
+    request: &mut Value,
+) -> Result<(), ApiError> {
     let text = |field: &str| request["metadata"][field].as_str().unwrap_or_default();
     let (name, uid) = (text("name"), text("uid"));
     if !name.is_empty() && name != account.meta.name {
@@ -40,7 +47,7 @@ pub fn complete(cluster: &Cluster, keys: &Keys, account: &Object, request: &mut 
         errors.invalid(&path, name, "must match the service account name if specified");
         return Err(ApiError::invalid(GROUP, KIND, &account.meta.name, errors));
     }
-    if !uid.is_empty() && uid != account.meta.uid {
+    if checks_uid && !uid.is_empty() && uid != account.meta.uid {
         let why = format!(
             "the UID in the token request ({uid}) does not match the UID of the service account ({})",
             account.meta.uid

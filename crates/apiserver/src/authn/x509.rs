@@ -176,13 +176,19 @@ pub fn user(authorities: &Authorities, credentials: &Credentials<'_>) -> Result<
 pub struct FrontProxy {
     authorities: Arc<Reloadable<Authorities>>,
     config: RequestHeader,
+    /// Whether it says users' uids.
+    says_uid: bool,
 }
 
 impl FrontProxy {
     pub fn new(config: &RequestHeader, env: &Env, metrics: &ReloadMetrics) -> Result<Self, String> {
         let authorities = Authorities::reloaded(&config.ca_pem, config.ca_file.as_deref(), env, metrics)?;
         let authorities = authorities.ok_or("the request header authorities are empty")?;
-        Ok(Self { authorities, config: config.clone() })
+        Ok(Self { authorities, config: config.clone(), says_uid: true })
+    }
+
+    pub fn with_uid(self, says_uid: bool) -> Self {
+        Self { says_uid, ..self }
     }
 
     pub(super) fn authorities(&self) -> &Arc<Reloadable<Authorities>> {
@@ -215,6 +221,7 @@ impl FrontProxy {
             }
         }
         let uid = texts(&self.config.uid_headers)?.into_iter().next().unwrap_or_default();
+        let uid = if self.says_uid { uid } else { String::new() };
         Ok(Some(User { name, uid, groups: texts(&self.config.group_headers)?, extra }))
     }
 

@@ -13,7 +13,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use api::{ApiError, Scope, kinds::Subresource};
+use api::{ApiError, Scope, feature_gates::STORAGE_VERSION_HASH, kinds::Subresource};
 
 use crate::{
     audit,
@@ -87,6 +87,7 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
         GroupOrder::new(&server.cluster, &set).sort(&mut groups, form);
         groups
     };
+    let shows_hashes = server.config.feature_gates.enabled(STORAGE_VERSION_HASH);
     let value = match parts[..] {
         ["api"] | ["apis"] => {
             if is_aggregated(call) {
@@ -110,7 +111,7 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
                 }
             }
         }
-        ["api", version] if set.serves_version("", version) => resource_list(&set, "", version),
+        ["api", version] if set.serves_version("", version) => resource_list(&set, "", version, shows_hashes),
         ["apis", group] => {
             let groups = ordered(Form::Plain);
             let found = groups.iter().find(|g| g.0 == group).ok_or_else(not_found_path)?;
@@ -119,7 +120,9 @@ pub fn serve(server: &Arc<ApiServer>, call: &Call) -> Result<Reply, ApiError> {
             value["apiVersion"] = "v1".into();
             value
         }
-        ["apis", group, version] if set.serves_version(group, version) => resource_list(&set, group, version),
+        ["apis", group, version] if set.serves_version(group, version) => {
+            resource_list(&set, group, version, shows_hashes)
+        }
         ["apis", group, version] => {
             // What extension servers have they say themselves.
             let own = |list: &&Extension| list.0.0 == group && list.0.1 == version && group == metrics_api::GROUP;
@@ -204,10 +207,10 @@ fn group_value((group, versions): &Group) -> Value {
     json!({ "name": group, "preferredVersion": all.first(), "versions": all })
 }
 
-fn resource_list(set: &Set, group: &str, version: &str) -> Value {
+fn resource_list(set: &Set, group: &str, version: &str, shows_hashes: bool) -> Value {
     let mut resources = Vec::new();
     for served in set.resources.iter().filter(|r| r.group == group && r.version == version) {
-        resources.push(resource_value(served));
+        resources.push(resource_value(served, shows_hashes));
         resources.extend(served.subresources.iter().map(|s| subresource_value(served, s)));
     }
     resources.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
@@ -219,7 +222,7 @@ fn resource_list(set: &Set, group: &str, version: &str) -> Value {
     list
 }
 
-fn resource_value(served: &Served) -> Value {
+fn resource_value(served: &Served, shows_hash: bool) -> Value {
     let mut value = json!({
         "name": served.plural, "singularName": served.singular, "namespaced": served.namespaced(),
         "kind": served.kind, "verbs": served.verbs,
@@ -230,7 +233,7 @@ fn resource_value(served: &Served) -> Value {
     if !served.categories.is_empty() {
         value["categories"] = json!(served.categories);
     }
-    if served.stored() {
+    if served.stored() && shows_hash {
         value["storageVersionHash"] = storage_hash(served).into();
     }
     value

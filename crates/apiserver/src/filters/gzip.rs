@@ -1,5 +1,5 @@
 //! Large answers compressed for clients that accept it.
-//! Called by `respond` on every answer.
+//! Called by `pipeline` on every answer.
 //! Never holds back a watch, and never touches what callers in this process get.
 
 use std::io::Write;
@@ -10,6 +10,8 @@ use futures::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
+
+use api::feature_gates::{API_RESPONSE_COMPRESSION, FeatureGates};
 
 use crate::{
     handlers::respond::TotalBytes,
@@ -22,13 +24,13 @@ use crate::{
 /// Smaller answers are not worth it; upstream's threshold.
 const COMPRESSED_BYTES_MIN: u64 = 128 << 10;
 
-pub fn compress(call: &Call, response: &mut Response<Body>) {
+pub fn compress(call: &Call, gates: &FeatureGates, response: &mut Response<Body>) {
     let accepted = call.header(header::ACCEPT_ENCODING).split(',').any(|e| e.trim() == "gzip");
     // A list that goes out in pieces tells its size apart; a watch has none, and must not be buffered.
     let pieces = response.extensions().get::<TotalBytes>().map(|TotalBytes(bytes)| *bytes);
     let large = pieces.unwrap_or_else(|| response.body().size_hint().lower()) > COMPRESSED_BYTES_MIN;
     let plain = response.status().is_success() && !response.headers().contains_key(header::CONTENT_ENCODING);
-    if !accepted || !large || !plain || call.in_process {
+    if !accepted || !large || !plain || call.in_process || !gates.enabled(API_RESPONSE_COMPRESSION) {
         return;
     }
     let whole = std::mem::replace(response.body_mut(), body::empty());

@@ -24,7 +24,6 @@ use env::Env;
 use crate::{
     audit,
     discovery::served::Served,
-    filters::gzip,
     handlers::{
         codec,
         negotiate::{Forms, Media, Output, View},
@@ -106,7 +105,6 @@ pub fn reply(call: &Call, env: &Env, metrics: &Metrics, reply: Result<Reply, Api
         Reply::Raw(response) => Ok(response),
     });
     let mut response = response.unwrap_or_else(|e| error(call, &e));
-    gzip::compress(call, &mut response);
     for text in call.warnings.lock().iter() {
         if let Ok(value) = HeaderValue::from_str(&warning(text)) {
             response.headers_mut().append(header::WARNING, value);
@@ -212,7 +210,7 @@ fn object_reply(
             }
             _ => value_response(status, &object.value(), output),
         },
-        View::Partial(version) => value_response(status, &table::partial(object.value(), version), output),
+        View::Partial(version) => value_response(status, &table::partial_of(served, object.value(), version), output),
         View::Table(version) => {
             let include = Include::from_query(&call.query)?;
             let metadata = json!({ "resourceVersion": object.meta.resource_version.to_string() });
@@ -237,7 +235,11 @@ fn no_protobuf(served: &Served) -> ApiError {
 }
 
 fn list_metadata(list: &ListReply) -> Value {
-    let mut metadata = json!({ "resourceVersion": list.revision.to_string() });
+    let mut metadata = json!({});
+    // What is kept nowhere has no version.
+    if list.revision > 0 {
+        metadata["resourceVersion"] = list.revision.to_string().into();
+    }
     if let Some(next) = &list.next {
         metadata["continue"] = next.as_str().into();
     }
@@ -258,8 +260,12 @@ fn list_reply(call: &Call, env: &Env, list: ListReply) -> Result<Response<Body>,
         return Ok(response);
     }
     let output = call.output(list.served.forms(false))?;
-    let metadata = list_metadata(&list);
+    let mut metadata = list_metadata(&list);
     let served = &list.served;
+    // Lists of custom resources always have the field: they are no Go type that could leave it out.
+    if served.custom.is_some() && output.view == View::Object && list.next.is_none() {
+        metadata["continue"] = "".into();
+    }
     match output.view {
         View::Table(version) => {
             let include = Include::from_query(&call.query)?;
@@ -269,7 +275,7 @@ fn list_reply(call: &Call, env: &Env, list: ListReply) -> Result<Response<Body>,
             Ok(value_with(table, "rows", rows, output))
         }
         View::Partial(version) => {
-            let items = list.objects.iter().map(|o| table::partial(o.value(), version));
+            let items = list.objects.iter().map(|o| table::partial_of(served, o.value(), version));
             Ok(value_with(table::partial_list(version, metadata, Vec::new()), "items", items, output))
         }
         View::Object if output.media == Media::Json && !output.pretty => Ok(json_list(&list, &metadata)),
@@ -424,7 +430,7 @@ fn watch_reply(
         Ok(event) => {
             let object = match output.view {
                 View::Object => None,
-                View::Partial(version) => Some(table::partial(event.object.value(), version)),
+                View::Partial(version) => Some(table::partial_of(&served, event.object.value(), version)),
                 View::Table(version) => {
                     // Columns come once; later rows refer to them.
                     let columns = match std::mem::take(&mut first_row) {

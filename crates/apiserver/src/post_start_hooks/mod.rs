@@ -23,10 +23,12 @@ use futures::{FutureExt, future, future::BoxFuture};
 use tokio::sync::watch;
 use tracing::Instrument;
 
-use api::{ApiError, feature_gates::STORAGE_VERSION_API};
+use api::{
+    ApiError,
+    feature_gates::{API_SERVER_IDENTITY, STORAGE_VERSION_API},
+};
 
 use crate::{
-    admission::type_checking,
     aggregator,
     aggregator::builtin_api_services,
     authz::rbac,
@@ -114,9 +116,12 @@ pub const HOOKS: &[PostStartHook] = &[
         Box::new(Once(|s| Box::pin(bootstrap::legacy_token_tracking(s))))
     }),
     hook("bootstrap-controller", kubernetes_service::WATCHES, || Box::new(kubernetes_service::Keeper::default())),
-    hook("start-kube-apiserver-identity-lease-controller", identity_lease::WATCHES, || {
-        Box::new(identity_lease::IdentityLease::default())
-    }),
+    PostStartHook {
+        gate: Some(API_SERVER_IDENTITY),
+        ..hook("start-kube-apiserver-identity-lease-controller", identity_lease::WATCHES, || {
+            Box::new(identity_lease::IdentityLease::default())
+        })
+    },
     PostStartHook {
         gate: Some(STORAGE_VERSION_API),
         ..hook("built-in-resources-storage-version-updater", storage_versions::WATCHES, || {
@@ -137,9 +142,6 @@ pub const HOOKS: &[PostStartHook] = &[
     }),
     hook("kube-apiserver-autoregistration", &["customresourcedefinitions"], || {
         Box::new(builtin_api_services::Registration)
-    }),
-    hook("validatingadmissionpolicy-status-controller", &["validatingadmissionpolicies"], || {
-        Box::new(type_checking::PolicyStatus::default())
     }),
 ];
 

@@ -7,7 +7,7 @@ use std::{net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use http::{Method, Response, StatusCode, header};
 
-use api::{ApiError, Reason, Verb, names};
+use api::{ApiError, Reason, Verb, feature_gates::AUTHORIZE_POD_WEBSOCKET_UPGRADE_CREATE_PERMISSION, names};
 
 use super::{Registry, not_found_path, object_meta};
 use crate::{
@@ -58,7 +58,8 @@ impl Registry {
             let kind = served.kind.to_ascii_lowercase();
             return Err(ApiError::bad_request(format!("invalid {kind} request {:?}", info.name)));
         }
-        if matches!(info.subresource.as_str(), "exec" | "attach" | "portforward") {
+        let asks_create = || self.config.feature_gates.enabled(AUTHORIZE_POD_WEBSOCKET_UPGRADE_CREATE_PERMISSION);
+        if matches!(info.subresource.as_str(), "exec" | "attach" | "portforward") && asks_create() {
             self.authorize_create(call).await?;
         }
         let object = self.connect_object(call, served).await?;
@@ -140,7 +141,7 @@ impl Registry {
         let path = if query.is_empty() { path } else { format!("{path}?{query}") };
         let (host, port) = self.node_address(node)?;
         let target = Target::kubelet(host, port, path);
-        Ok(if verb == "log" { target.framed_here() } else { target })
+        Ok(if verb == "log" { target.of_log() } else { target })
     }
 
     /// Where the kubelet of a node listens.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use api::{ApiError, Reason, Verb};
+use api::{ApiError, Reason, Verb, feature_gates::TOKEN_REQUEST_SERVICE_ACCOUNT_UID_VALIDATION};
 
 use super::{
     Registry, not_allowed_path, not_found_path, object_meta,
@@ -75,7 +75,7 @@ impl Registry {
         if value["apiVersion"] == OLD_POLICY && expected == "policy/v1" {
             value["apiVersion"] = expected.clone().into();
         }
-        self.check_type(&value, &expected, kind, false)?;
+        self.check_type(body, &value, &expected, kind, false)?;
         value["apiVersion"] = expected.into();
         value["kind"] = kind.into();
         audit::request_object(&value, "", kind);
@@ -211,7 +211,9 @@ impl Registry {
         let max = self.config.service_accounts.max_token_expiration.as_secs() as i64;
         let keys = &self.tokens.keys;
         token_request::default_expiration(&mut request);
-        let complete = |request: &mut Value| token_request::complete(&self.cluster, keys, &account, request);
+        let checks_uid = self.config.feature_gates.enabled(TOKEN_REQUEST_SERVICE_ACCOUNT_UID_VALIDATION);
+        let complete =
+            |request: &mut Value| token_request::complete(&self.cluster, keys, &account, checks_uid, request);
         let request = self.admit_completed(call, served, &options, request, complete).await?;
         let (answer, warning) = token_request::issue(&self.cluster, keys, max, &account, request).await?;
         warning.into_iter().for_each(|w| call.warn(w));

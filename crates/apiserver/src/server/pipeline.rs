@@ -25,6 +25,7 @@ use crate::{
     authz::{self, Decision},
     discovery,
     filters::{
+        gzip,
         in_flight::{Counted, InFlight, Seat},
         request_log,
     },
@@ -203,6 +204,7 @@ impl ApiServer {
             }),
         };
         let mut response = respond::reply(&call, &self.env, &self.metrics, handled);
+        gzip::compress(&call, &self.config.feature_gates, &mut response);
         if let Some(flow) = call.flow.get() {
             flow.add_headers(response.headers_mut());
         }

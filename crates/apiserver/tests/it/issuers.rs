@@ -168,6 +168,15 @@ async fn tokens_of_an_issuer() {
     // By another discovery document, with the same keys.
     check(json!({ "iss": "https://other.example" }), r#"oidc:ada ["system:authenticated"] null"#).await;
     check(json!({ "iss": "https://nobody.example" }), "401").await;
+    let page = String::from_utf8(s.get("/metrics").await.bytes.to_vec()).unwrap();
+    for shown in [
+        "jwt_authenticator_latency_seconds_count{result=\"success\",jwt_issuer_hash=\"sha256:",
+        "jwt_authenticator_latency_seconds_count{result=\"failure\",jwt_issuer_hash=\"sha256:",
+        "jwt_authenticator_jwks_fetch_last_timestamp_seconds{result=\"success\",jwt_issuer_hash=\"sha256:",
+        "jwt_authenticator_jwks_fetch_last_key_set_info{jwt_issuer_hash=\"sha256:",
+    ] {
+        assert!(page.contains(&format!("apiserver_authentication_{shown}")), "{shown}: {page}");
+    }
     let review = json!({ "spec": { "token": issuer.token(json!({})) } });
     let review = s.post("/apis/authentication.k8s.io/v1/tokenreviews", review).await.value;
     assert_eq!(review["status"]["user"]["username"], "oidc:ada", "{review}");

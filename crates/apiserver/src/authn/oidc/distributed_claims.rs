@@ -136,7 +136,7 @@ impl ClaimResolver {
         }
         let discovery_url = if url == self.issuer.url { self.issuer.discovery_url.clone() } else { String::new() };
         let issuer = Issuer { url: url.into(), discovery_url, ..self.issuer.clone() };
-        let keys = KeySet::new(&issuer, &self.env)?;
+        let keys = KeySet::new(&issuer, None, &self.env)?;
         issuers.insert(url.to_string(), keys.clone());
         Ok(keys)
     }

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use env::Env;
 
-use super::configuration::Issuer;
+use super::{configuration::Issuer, issuer_metrics::IssuerMetrics};
 use crate::transport::{tls_config, webhook_client::Endpoint};
 
 /// How long a request waits for an issuer.
@@ -53,11 +53,13 @@ pub struct KeySet {
     /// One fetches at a time; others wait for what comes of it.
     fetching: Semaphore,
     allowance: Mutex<Allowance>,
+    /// None for issuers that only vouch for claims.
+    metrics: Option<IssuerMetrics>,
     env: Env,
 }
 
 impl KeySet {
-    pub fn new(issuer: &Issuer, env: &Env) -> Result<Arc<Self>, String> {
+    pub fn new(issuer: &Issuer, metrics: Option<IssuerMetrics>, env: &Env) -> Result<Arc<Self>, String> {
         let discovery = match issuer.discovery_url.as_str() {
             "" => format!("{}/.well-known/openid-configuration", issuer.url.trim_end_matches('/')),
             url => url.to_string(),
@@ -69,6 +71,7 @@ impl KeySet {
             fetched: RwLock::default(),
             fetching: Semaphore::new(1),
             allowance: Mutex::new(Allowance { left: FETCH_BURST, since: Duration::ZERO }),
+            metrics,
             env: env.clone(),
         }))
     }
@@ -141,6 +144,27 @@ impl KeySet {
     }
 
     async fn fetch(&self) -> Result<(), String> {
+        let set = self.key_set().await;
+        if let Some(metrics) = &self.metrics {
+            let document = set.as_ref().ok().map(Value::to_string);
+            metrics.fetched(document.as_deref().map(str::as_bytes));
+        }
+        let set = set?;
+        let all = set["keys"].as_array().ok_or("oidc: failed to decode keys: there is no list of keys")?;
+        // A set may hold keys of kinds that are unknown here; the others are good.
+        let keys = all.iter().filter(|key| key["use"].as_str().is_none_or(|of| of == "sig")).filter_map(|key| {
+            let jwk: Jwk = serde_json::from_value(key.clone()).ok()?;
+            let id = key["kid"].as_str().unwrap_or_default().to_string();
+            DecodingKey::from_jwk(&jwk).ok().map(|key| Key { id, key })
+        });
+        let keys: Vec<Key> = keys.take(KEYS_MAX).collect();
+        let mut fetched = self.fetched.write();
+        *fetched = Arc::new(Fetched { keys, times: fetched.times + 1 });
+        Ok(())
+    }
+
+    /// The document with the keys.
+    async fn key_set(&self) -> Result<Value, String> {
         let at = |url: http::Uri| Endpoint { url, address: None, tls: self.tls.clone(), authorization: None };
         let document = at(self.discovery.clone()).get(&self.env, FETCH_TIMEOUT).await?;
         let named = document["issuer"].as_str().unwrap_or_default();
@@ -155,18 +179,7 @@ impl KeySet {
         if jwks.scheme_str() != Some("https") {
             return Err(format!("oidc: jwks_uri {jwks} must be https"));
         }
-        let set = at(jwks).get(&self.env, FETCH_TIMEOUT).await?;
-        let all = set["keys"].as_array().ok_or("oidc: failed to decode keys: there is no list of keys")?;
-        // A set may hold keys of kinds that are unknown here; the others are good.
-        let keys = all.iter().filter(|key| key["use"].as_str().is_none_or(|of| of == "sig")).filter_map(|key| {
-            let jwk: Jwk = serde_json::from_value(key.clone()).ok()?;
-            let id = key["kid"].as_str().unwrap_or_default().to_string();
-            DecodingKey::from_jwk(&jwk).ok().map(|key| Key { id, key })
-        });
-        let keys: Vec<Key> = keys.take(KEYS_MAX).collect();
-        let mut fetched = self.fetched.write();
-        *fetched = Arc::new(Fetched { keys, times: fetched.times + 1 });
-        Ok(())
+        at(jwks).get(&self.env, FETCH_TIMEOUT).await
     }
 }
 

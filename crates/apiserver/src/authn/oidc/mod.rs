@@ -6,6 +6,7 @@ pub mod configuration;
 
 mod claims;
 mod distributed_claims;
+mod issuer_metrics;
 mod key_set;
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
@@ -16,12 +17,13 @@ use jsonwebtoken::Algorithm;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use api::ApiError;
+use api::{ApiError, feature_gates::JWKS_METRICS};
 use env::Env;
 
 use self::{
     configuration::{Anonymous, AuthenticationConfiguration, CompiledExpressions, JwtAuthenticator},
     distributed_claims::ClaimResolver,
+    issuer_metrics::IssuerMetrics,
     key_set::KeySet,
 };
 use super::{AuthenticatorResponse, TokenAuthenticator, User, log_throttle::LogThrottle};
@@ -57,8 +59,18 @@ struct IssuerAuthenticator {
     expressions: CompiledExpressions,
     algorithms: Arc<[Algorithm]>,
     keys: Arc<KeySet>,
+    metrics: IssuerMetrics,
     /// Of the groups, where a claim says them.
     resolver: Option<ClaimResolver>,
+}
+
+/// What issuers work with.
+#[derive(Clone)]
+struct Context {
+    env: Env,
+    reloads: ReloadMetrics,
+    /// Whether fetches of keys are shown.
+    shows_keys: bool,
 }
 
 /// Everything one configuration says.
@@ -73,18 +85,23 @@ impl Issuers {
         config: AuthenticationConfiguration,
         own_issuers: &[String],
         algorithms: Arc<[Algorithm]>,
-        env: &Env,
+        context: &Context,
     ) -> Result<Self, String> {
+        let Context { env, reloads, shows_keys } = context;
         let compiled = config.compile(own_issuers);
         let compiled = compiled.map_err(|errors| config_document::mistakes(&config.source, &errors))?;
         let mut by_url = HashMap::new();
         for (config, expressions) in config.jwt.into_iter().zip(compiled) {
-            let keys = KeySet::new(&config.issuer, env)?;
+            let metrics = IssuerMetrics::new(&config.issuer.url, *shows_keys, reloads, env);
+            let keys = KeySet::new(&config.issuer, Some(metrics.clone()), env)?;
             let algorithms = algorithms.clone();
             let url = config.issuer.url.clone();
             let claim = config.claim_mappings.groups.claim.as_str();
             let resolver = (!claim.is_empty()).then(|| ClaimResolver::new(claim, &config.issuer, env)).transpose()?;
-            by_url.insert(url, Arc::new(IssuerAuthenticator { config, expressions, algorithms, keys, resolver }));
+            by_url.insert(
+                url,
+                Arc::new(IssuerAuthenticator { config, expressions, algorithms, keys, metrics, resolver }),
+            );
         }
         Ok(Self { by_url, verified: Expiring::new(CACHED_TOKENS_MAX), anonymous: config.anonymous })
     }
@@ -107,6 +124,8 @@ pub struct JwtTokens {
 impl JwtTokens {
     /// `None` if nothing is configured.
     pub fn new(config: &Config, env: &Env, metrics: &ReloadMetrics) -> Result<Option<Self>, String> {
+        let shows_keys = config.feature_gates.enabled(JWKS_METRICS);
+        let context = Context { env: env.clone(), reloads: metrics.clone(), shows_keys };
         let all: Arc<[Algorithm]> = ALGORITHMS.iter().map(|(_, algorithm)| *algorithm).collect();
         let issuers = match &config.authentication.oidc {
             None => return Ok(None),
@@ -117,9 +136,9 @@ impl JwtTokens {
                 };
                 let algorithms = signing_algs.iter().map(find).collect::<Result<Arc<[_]>, _>>()?;
                 let config_of = AuthenticationConfiguration::single(*authenticator.clone());
-                Reloadable::new(Issuers::new(config_of, &config.service_accounts.issuers(), algorithms, env)?)
+                Reloadable::new(Issuers::new(config_of, &config.service_accounts.issuers(), algorithms, &context)?)
             }
-            Some(Oidc::File(path)) => from_file(path, config, all, env, metrics)?,
+            Some(Oidc::File(path)) => from_file(path, config, all, &context)?,
         };
         issuers.current().by_url.values().for_each(|issuer| issuer.keys.prepare());
         Ok(Some(Self { issuers, log: LogThrottle::default(), env: env.clone() }))
@@ -135,24 +154,24 @@ fn from_file(
     path: &Path,
     config: &Config,
     algorithms: Arc<[Algorithm]>,
-    env: &Env,
-    metrics: &ReloadMetrics,
+    context: &Context,
 ) -> Result<Arc<Reloadable<Issuers>>, String> {
+    let (env, metrics) = (&context.env, &context.reloads);
     let own = config.service_accounts.issuers();
     let files = WatchedFiles::new(vec![path.to_owned()]);
     let load = {
-        let (path, env) = (path.to_owned(), env.clone());
+        let (path, context) = (path.to_owned(), context.clone());
         move || {
             let config = AuthenticationConfiguration::load(&path)?;
-            Issuers::new(config, &own, algorithms.clone(), &env)
+            Issuers::new(config, &own, algorithms.clone(), &context)
                 .map_err(|e| format!("authentication configuration {}: {e}", path.display()))
         }
     };
     let issuers = Reloadable::new(load()?);
     let anonymous = issuers.current().anonymous.clone();
-    let waiting = env.clone();
+    let (waiting, shown) = (env.clone(), metrics.metrics.clone());
     reload::follow(&issuers, files, &reload::AUTHENTICATION, metrics, env, move || {
-        let (loaded, anonymous, env) = (load(), anonymous.clone(), waiting.clone());
+        let (loaded, anonymous, env, shown) = (load(), anonymous.clone(), waiting.clone(), shown.clone());
         Box::pin(async move {
             let loaded = loaded?;
             if loaded.anonymous != anonymous {
@@ -160,6 +179,8 @@ fn from_file(
             }
             let ready = env.timeout(RELOAD_TIMEOUT, loaded.ready()).await;
             ready.unwrap_or_else(|| Err("the issuers did not answer in time".into()))?;
+            let issuers: Vec<&str> = loaded.by_url.keys().map(String::as_str).collect();
+            IssuerMetrics::retain(&shown, &issuers);
             Ok(loaded)
         })
     });
@@ -177,7 +198,9 @@ impl TokenAuthenticator for JwtTokens {
         }
         let Some(issuer) = untrusted_issuer(token).and_then(|url| issuers.by_url.get(&url)) else { return Ok(None) };
         let wall = self.env.now().as_second();
-        match issuer.verify(token, wall).await {
+        let verified = issuer.verify(token, wall).await;
+        issuer.metrics.verified(verified.is_ok(), self.env.monotonic().saturating_sub(now));
+        match verified {
             Ok((user, expires)) => {
                 let lasts = VERIFIED_TTL.min(Duration::from_secs((expires - wall).max(0) as u64));
                 issuers.verified.insert(digest, Arc::new(user.clone()), now + lasts, now);
