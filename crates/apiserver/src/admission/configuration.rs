@@ -8,9 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    event_rate_limit, image_policy_webhook, pod_node_selector, pod_security, pod_security_checks::Level,
-    pod_toleration_restriction,
+    event_rate_limit, image_policy_webhook, limited_resources, pod_node_selector, pod_security,
+    pod_security_checks::Level, pod_toleration_restriction,
 };
+use crate::{server::config_document, transport::webhook_client::WebhookIdentities};
 
 #[derive(Debug, Default)]
 pub struct Configuration {
@@ -19,6 +20,10 @@ pub struct Configuration {
     pub image_policy_webhook: Option<image_policy_webhook::Settings>,
     pub pod_node_selector: pod_node_selector::Settings,
     pub pod_toleration_restriction: pod_toleration_restriction::Settings,
+    pub limited_resources: limited_resources::Settings,
+    /// Who we are to webhooks.
+    pub mutating_webhooks: WebhookIdentities,
+    pub validating_webhooks: WebhookIdentities,
 }
 
 #[derive(Deserialize)]
@@ -42,6 +47,15 @@ struct PluginFile {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WebhookFile {
+    api_version: String,
+    kind: String,
+    #[serde(default)]
+    kube_config_file: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PodSecurityFile {
     api_version: String,
     kind: String,
@@ -49,6 +63,23 @@ struct PodSecurityFile {
     defaults: pod_security::Defaults,
     #[serde(default)]
     exemptions: pod_security::Exemptions,
+}
+
+/// What upstream's example files say that name no version of our own.
+const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
+const POD_SECURITY_VERSIONS: [&str; 3] = [
+    "pod-security.admission.config.k8s.io/v1",
+    "pod-security.admission.config.k8s.io/v1beta1",
+    "pod-security.admission.config.k8s.io/v1alpha1",
+];
+const WEBHOOK_VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1alpha1"];
+
+/// Whether a document is what it should be.
+pub fn check_kind(api_version: &str, kind: &str, versions: &[&str], expected: &str) -> Result<(), String> {
+    match kind == expected && versions.contains(&api_version) {
+        true => Ok(()),
+        false => Err(format!("no kind {kind:?} is registered for version {api_version:?}")),
+    }
 }
 
 impl Configuration {
@@ -60,51 +91,65 @@ impl Configuration {
 
     /// `folder`: where files that it names are.
     fn parse(text: &str, folder: &Path) -> Result<Self, String> {
-        // The error of the reader names line and column.
-        let file: File = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
-        if (file.api_version.as_str(), file.kind.as_str()) != ("apiserver.config.k8s.io/v1", "AdmissionConfiguration") {
-            return Err(format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version));
-        }
+        let file: File = config_document::read(text)?;
+        check_kind(&file.api_version, &file.kind, &VERSIONS, "AdmissionConfiguration")?;
         let mut found = Self::default();
-        for plugin in file.plugins {
-            let attempt = |e: String| format!("plugin {:?}: {e}", plugin.name);
-            let settings = match (&plugin.configuration, plugin.path.as_str()) {
-                (Some(value), _) => value.clone(),
-                (None, "") => continue,
-                (None, path) => {
-                    let text =
-                        std::fs::read_to_string(folder.join(path)).map_err(|e| attempt(format!("{path}: {e}")))?;
-                    serde_saphyr::from_str(&text).map_err(|e| attempt(format!("{path}: {e}")))?
-                }
+        for (index, plugin) in file.plugins.into_iter().enumerate() {
+            let name = plugin.name.as_str();
+            let at = |field: &str, why: &str| {
+                config_document::mistake(text, &format!("plugins[{index}].{field}"), &format!("plugin {name:?}: "), why)
             };
-            match plugin.name.as_str() {
-                "PodSecurity" => found.pod_security = pod_security(settings).map_err(attempt)?,
-                "EventRateLimit" => {
-                    found.event_rate_limit = event_rate_limit::Settings::read(settings).map_err(attempt)?;
+            match (plugin.configuration, plugin.path.as_str()) {
+                (Some(settings), _) => found.take(name, settings, folder).map_err(|why| at("configuration", &why))?,
+                (None, "") => {}
+                (None, path) => {
+                    let inner = |why: String| at("path", &format!("{path}: {why}"));
+                    let text = std::fs::read_to_string(folder.join(path)).map_err(|e| inner(e.to_string()))?;
+                    let settings = config_document::read(&text).map_err(inner)?;
+                    let taken = found.take(name, settings, folder);
+                    taken.map_err(|why| inner(config_document::mistake(&text, "", "", &why)))?;
                 }
-                "ImagePolicyWebhook" => {
-                    let read = image_policy_webhook::Settings::read(settings, folder).map_err(attempt)?;
-                    found.image_policy_webhook = Some(read);
-                }
-                "PodNodeSelector" => {
-                    found.pod_node_selector = pod_node_selector::Settings::read(settings).map_err(attempt)?;
-                }
-                "PodTolerationRestriction" => {
-                    found.pod_toleration_restriction =
-                        pod_toleration_restriction::Settings::read(settings).map_err(attempt)?;
-                }
-                _ => return Err(attempt("it takes no configuration here".into())),
             }
         }
         Ok(found)
     }
+
+    /// The settings of one plugin. A mistake begins with its field.
+    fn take(&mut self, plugin: &str, settings: Value, folder: &Path) -> Result<(), String> {
+        match plugin {
+            "PodSecurity" => self.pod_security = pod_security(settings)?,
+            "EventRateLimit" => self.event_rate_limit = event_rate_limit::Settings::read(settings)?,
+            "ImagePolicyWebhook" => {
+                self.image_policy_webhook = Some(image_policy_webhook::Settings::read(settings, folder)?);
+            }
+            "PodNodeSelector" => self.pod_node_selector = pod_node_selector::Settings::read(settings)?,
+            "PodTolerationRestriction" => {
+                self.pod_toleration_restriction = pod_toleration_restriction::Settings::read(settings)?;
+            }
+            "ResourceQuota" => self.limited_resources = limited_resources::Settings::read(settings)?,
+            "MutatingAdmissionWebhook" => self.mutating_webhooks = webhook_identities(settings)?,
+            "ValidatingAdmissionWebhook" => self.validating_webhooks = webhook_identities(settings)?,
+            _ => return Err("it takes no configuration here".into()),
+        }
+        Ok(())
+    }
+}
+
+fn webhook_identities(settings: Value) -> Result<WebhookIdentities, String> {
+    let file: WebhookFile = serde_json::from_value(settings).map_err(|e| e.to_string())?;
+    let kind =
+        if file.api_version == WEBHOOK_VERSIONS[0] { "WebhookAdmissionConfiguration" } else { "WebhookAdmission" };
+    check_kind(&file.api_version, &file.kind, &WEBHOOK_VERSIONS, kind)?;
+    let path = file.kube_config_file;
+    if !Path::new(&path).is_absolute() {
+        return Err(format!("kubeConfigFile: Invalid value: {path:?}: must be an absolute file path"));
+    }
+    WebhookIdentities::load(Path::new(&path)).map_err(|e| format!("kubeConfigFile: {e}"))
 }
 
 fn pod_security(settings: Value) -> Result<pod_security::Settings, String> {
     let file: PodSecurityFile = serde_json::from_value(settings).map_err(|e| e.to_string())?;
-    if file.kind != "PodSecurityConfiguration" || file.api_version != "pod-security.admission.config.k8s.io/v1" {
-        return Err(format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version));
-    }
+    check_kind(&file.api_version, &file.kind, &POD_SECURITY_VERSIONS, "PodSecurityConfiguration")?;
     let defaults = &file.defaults;
     for (mode, level, version) in [
         ("enforce", &defaults.enforce, &defaults.enforce_version),
@@ -147,6 +192,10 @@ mod tests {
             assert!(error.contains(expected), "{text}: {error}");
         };
         check("a: [", "line 1");
+        check(
+            &whole("- {nom: PodSecurity}"),
+            "unknown field `nom`, expected one of name, path, configuration at line 4",
+        );
         check("apiVersion: v1\nkind: Pod\n", "no kind \"Pod\" is registered");
         check(&whole("- {name: PodSecurity, path: none.yaml}"), "none.yaml");
         check(
@@ -157,7 +206,25 @@ mod tests {
             let kind = "apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration";
             whole(&format!("- {{name: PodSecurity, configuration: {{{kind}, defaults: {{{defaults}}}}}}}"))
         };
-        check(&own("enforce: tight"), "defaults.enforce: Invalid value: \"tight\"");
+        check(&own("enforce: tight"), "line 4: plugin \"PodSecurity\": defaults.enforce: Invalid value: \"tight\"");
+        let long = "- name: PodSecurity\n  configuration:\n    apiVersion: pod-security.admission.config.k8s.io/v1\n    \
+                    kind: PodSecurityConfiguration\n    defaults:\n      warn: loose\n";
+        check(&whole(long), "line 9: plugin \"PodSecurity\": defaults.warn: Invalid value: \"loose\"");
+        std::fs::write(folder.path().join("bad.yaml"), settings.replace("baseline", "tight")).unwrap();
+        let named = "line 4: plugin \"PodSecurity\": bad.yaml: line 3: defaults.enforce: Invalid value";
+        check(&whole("- {name: PodSecurity, path: bad.yaml}"), named);
+        let quota = |rest: &str| {
+            let kind = "apiVersion: apiserver.config.k8s.io/v1, kind: ResourceQuotaConfiguration";
+            whole(&format!("- name: ResourceQuota\n  configuration: {{{kind}, limitedResources: [{{{rest}}}]}}"))
+        };
+        assert!(!Configuration::parse(&quota("resource: pods"), folder.path()).unwrap().limited_resources.is_empty());
+        check(&quota("apiGroup: a"), "line 5: plugin \"ResourceQuota\": limitedResources[0].resource: Required value");
+        let webhooks = |file: &str| {
+            let kind = "apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration";
+            whole(&format!("- name: MutatingAdmissionWebhook\n  configuration: {{{kind}, kubeConfigFile: {file}}}"))
+        };
+        check(&webhooks("relative"), "line 5: plugin \"MutatingAdmissionWebhook\": kubeConfigFile: Invalid value");
+        check(&webhooks("/nowhere"), "kubeConfigFile: failed to read webhook identities /nowhere: ");
         check(&own("warn-version: v2"), "defaults.warn-version");
         check(&own("enforced: baseline"), "unknown field");
     }

@@ -12,6 +12,7 @@ mod event_rate_limit;
 pub mod expressions;
 mod image_policy_webhook;
 mod limit_ranger;
+mod limited_resources;
 mod matching;
 mod mutating_policy;
 #[cfg(test)]
@@ -43,7 +44,6 @@ mod subresource_tests;
 #[cfg(test)]
 pub mod tests;
 mod token_audience;
-pub mod type_checking;
 mod vertical_pod_autoscaler;
 #[cfg(test)]
 mod webhook_tests;
@@ -54,7 +54,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use api::{ApiError, Resource, feature_gates::FeatureGates};
+use api::{
+    ApiError, Resource,
+    feature_gates::{FeatureGates, POD_TOPOLOGY_LABELS_ADMISSION},
+};
 
 use self::{
     admission_metrics::{AdmissionMetrics, Step},
@@ -257,9 +260,21 @@ const PLUGINS: &[(Make, bool)] = &[
     (|_| Arc::new(CertificateSubjectRestriction), true),
     (|c| Arc::new(DefaultIngressClass(c.cluster.clone())), true),
     (|_| Arc::new(DenyServiceExternalIPs), false),
-    (|c| Arc::new(PodTopologyLabels(c.cluster.clone())), true),
+    (
+        |c| {
+            let is_on = c.gates.enabled(POD_TOPOLOGY_LABELS_ADMISSION);
+            Arc::new(PodTopologyLabels { cluster: c.cluster.clone(), is_on })
+        },
+        true,
+    ),
     (|c| Arc::new(VerticalPodAutoscaler(c.cluster.clone())), false),
-    (|c| Arc::new(ResourceQuota(c.cluster.clone())), true),
+    (
+        |c| {
+            let limited = c.configuration.limited_resources.clone();
+            Arc::new(ResourceQuota { cluster: c.cluster.clone(), limited })
+        },
+        true,
+    ),
     (|_| Arc::new(AlwaysDeny), false),
 ];
 
@@ -331,7 +346,8 @@ impl Chain {
         Ok(Self {
             plugins,
             mutating_policies: mutates_by_policy(config).then(|| MutatingPolicies::new(cluster, authorizer)),
-            webhooks: Webhooks::new(cluster, authorizer, &metrics),
+            webhooks: Webhooks::new(cluster, authorizer, &metrics)
+                .with_identities(configuration.mutating_webhooks.clone(), configuration.validating_webhooks.clone()),
             policies: Policies::new(cluster, authorizer, &metrics),
             cluster: cluster.clone(),
             authorizer: authorizer.clone(),

@@ -3,7 +3,10 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::tests::{CONFIGMAPS, Fixture, PODS, config_map, configured, fixture, pod};
+use super::{
+    tests::{CONFIGMAPS, Fixture, PODS, config_map, configured, fixture, pod},
+    webhook_tests::{MUTATING, VALIDATING, for_all},
+};
 
 /// A server with `plugins` on and `settings` (YAML) for them.
 async fn with(plugins: &[&str], settings: &str) -> Fixture {
@@ -143,6 +146,65 @@ async fn plugins_that_lack_their_settings_stop_the_start() {
         let error = crate::ApiServer::new(config, store, env).await.err().unwrap().to_string();
         assert!(error.contains(plugin) && error.contains(words), "{error}");
     }
+}
+
+#[tokio::test]
+async fn what_is_limited_needs_a_quota_that_covers_it() {
+    let settings = "- name: ResourceQuota\n  configuration:\n    apiVersion: apiserver.config.k8s.io/v1\n\
+        \x20   kind: ResourceQuotaConfiguration\n    limitedResources:\n    - resource: persistentvolumeclaims\n\
+        \x20     matchContains: [.storageclass.storage.k8s.io/requests.storage]\n    - resource: pods\n\
+        \x20     matchScopes: [{scopeName: PriorityClass, operator: In, values: [vital]}]\n";
+    let f = with(&[], settings).await;
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let claim = |name: &str, class: &str| {
+        json!({ "metadata": { "name": name }, "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": class,
+            "resources": { "requests": { "storage": "1Gi" } } } })
+    };
+    let words = "persistentvolumeclaims \"a\" is forbidden: insufficient quota to consume: \
+                 gold.storageclass.storage.k8s.io/requests.storage";
+    assert_eq!(f.refused(403, claims, claim("a", "gold")).await, words);
+    f.ok(Method::POST, claims, claim("b", "")).await;
+    let class = json!({ "metadata": { "name": "vital" }, "value": 1000 });
+    f.ok(Method::POST, "/apis/scheduling.k8s.io/v1/priorityclasses", class).await;
+    let mut vital = pod("p", json!({}));
+    vital["spec"]["priorityClassName"] = "vital".into();
+    let words = "insufficient quota to match these scopes: [{PriorityClass In [vital]}]";
+    assert_eq!(f.refused(500, PODS, vital.clone()).await, words);
+    f.ok(Method::POST, PODS, pod("q", json!({}))).await;
+
+    let limits = json!({ "gold.storageclass.storage.k8s.io/requests.storage": "10Gi" });
+    let selector = json!({ "matchExpressions": [{ "scopeName": "PriorityClass", "operator": "Exists" }] });
+    for (name, spec) in
+        [("gold", json!({ "hard": limits })), ("vital", json!({ "hard": { "pods": "5" }, "scopeSelector": selector }))]
+    {
+        let made = f.ok(Method::POST, quotas, json!({ "metadata": { "name": name }, "spec": spec })).await;
+        let mut counted = made.clone();
+        counted["status"] = json!({ "hard": made["spec"]["hard"], "used": {} });
+        f.ok(Method::PUT, &format!("{quotas}/{name}/status"), counted).await;
+    }
+    f.ok(Method::POST, claims, claim("a", "gold")).await;
+    f.ok(Method::POST, PODS, vital).await;
+}
+
+#[tokio::test]
+async fn webhooks_are_told_who_asks() {
+    let allowed: super::tests::Answer = std::sync::Arc::new(|r| super::tests::review(r, json!({ "allowed": true })));
+    let (port, ca, asked) = super::tests::webhook(allowed).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kubeconfig");
+    let users = json!([{ "name": format!("127.0.0.1:{port}"), "user": { "token": "of-the-server" } }]);
+    std::fs::write(&file, json!({ "apiVersion": "v1", "kind": "Config", "users": users }).to_string()).unwrap();
+    let configuration = json!({ "apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
+        "kubeConfigFile": file });
+    let settings = format!("- name: ValidatingAdmissionWebhook\n  configuration: {configuration}\n");
+    let f = with(&[], &settings).await;
+    for kind in [MUTATING, VALIDATING] {
+        f.register(kind, for_all("w", port, &ca, "", &["CREATE"], &["configmaps"])).await;
+    }
+    f.ok(Method::POST, CONFIGMAPS, config_map("a")).await;
+    let shown: Vec<Value> = asked.lock().unwrap().iter().map(|review| review["authorization"].clone()).collect();
+    assert_eq!(shown, [Value::Null, json!("Bearer of-the-server")], "only to those that the file is for");
 }
 
 #[tokio::test]

@@ -14,20 +14,23 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use api::{
-    ApiError,
+    ApiError, kinds,
     pod_resources::{Amounts, amounts_from_value, is_pod_level},
     quantity::{Format, Quantity},
     quota,
 };
 use store::{Compare, Outcome, Transaction};
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Operation, Plugin, limited_resources};
 use crate::{
     storage,
     storage::{cluster::Cluster, watch_cache::store_error},
 };
 
-pub struct ResourceQuota(pub Arc<Cluster>);
+pub struct ResourceQuota {
+    pub cluster: Arc<Cluster>,
+    pub limited: limited_resources::Settings,
+}
 
 /// Beyond this the client is told to try itself.
 const ATTEMPTS: usize = 50;
@@ -48,16 +51,21 @@ impl Plugin for ResourceQuota {
             return Ok(());
         }
         // Most namespaces have no quota, and the cache says so at once.
-        if self.0.list("resourcequotas", a.namespace).is_empty() {
+        let quotas = self.cluster.list("resourcequotas", a.namespace);
+        if quotas.is_empty() && self.limited.is_empty() {
             return Ok(());
         }
-        let change = Change::read(a, self.0.env.now())?;
-        let served = self.0.served.find("", "v1", "resourcequotas");
+        let change = Change::read(a, self.cluster.env.now())?;
+        if !self.limited.is_empty() && change.raises_use() {
+            let quotas = quotas.iter().map(|quota| quota.typed::<Quota>()).collect::<Result<Vec<_>, _>>()?;
+            self.limited.check(a, &change.now, &change.whole, &quotas)?;
+        }
+        let served = self.cluster.served.find("", "v1", "resourcequotas");
         let served = served.ok_or_else(|| ApiError::internal("resource quotas are not served"))?;
         for _ in 0..ATTEMPTS {
             let mut transaction = Transaction { compare: Vec::new(), operations: Vec::new() };
-            for cached in self.0.list("resourcequotas", a.namespace) {
-                let Some(quota) = self.0.live(&served, a.namespace, &cached.meta.name).await? else { continue };
+            for cached in self.cluster.list("resourcequotas", a.namespace) {
+                let Some(quota) = self.cluster.live(&served, a.namespace, &cached.meta.name).await? else { continue };
                 let delta = change.charged_to(quota.typed::<Quota>()?.spec.as_ref());
                 if delta.is_empty() {
                     continue;
@@ -71,7 +79,7 @@ impl Plugin for ResourceQuota {
             if transaction.operations.is_empty() || a.dry_run {
                 return Ok(());
             }
-            match self.0.store.transact(transaction).await.map_err(store_error)? {
+            match self.cluster.store.transact(transaction).await.map_err(store_error)? {
                 Outcome::Done { .. } => return Ok(()),
                 Outcome::Conflict { .. } => {}
             }
@@ -152,7 +160,7 @@ fn unspecified(hard: &Amounts, spec: &Value) -> Vec<String> {
 }
 
 /// The object that quotas are asked about, read once.
-enum Subject {
+pub(super) enum Subject {
     Pod(Box<Pod>),
     Service(Box<Service>),
     Claim(Box<PersistentVolumeClaim>),
@@ -172,7 +180,7 @@ impl Subject {
             "pods" => Self::Pod(read(object)?),
             "services" => Self::Service(read(object)?),
             "persistentvolumeclaims" => Self::Claim(read(object)?),
-            "resourceclaims.resource.k8s.io" => Self::ResourceClaim(read(object)?),
+            "resourceclaims.resource.k8s.io" => Self::ResourceClaim(read(&kinds::as_stored(a.resource, object))?),
             // These could be limited before everything could be counted.
             "replicationcontrollers" | "resourcequotas" | "secrets" | "configmaps" => {
                 Self::Other(vec![format!("count/{name}"), name])
@@ -191,7 +199,7 @@ impl Subject {
         }
     }
 
-    fn covered(&self, spec: &ResourceQuotaSpec) -> bool {
+    pub(super) fn covered(&self, spec: &ResourceQuotaSpec) -> bool {
         match self {
             Self::Pod(pod) => quota::covers_pod(spec, pod),
             Self::Claim(claim) => quota::covers_claim(spec, claim),
@@ -223,6 +231,12 @@ impl Change {
         }
         more.retain(|_, amount| !amount.is_zero());
         Ok(Self { now, whole, before: Some((before, more)) })
+    }
+
+    /// Whether there is more or less of anything than before.
+    fn raises_use(&self) -> bool {
+        let more = self.before.as_ref().map_or(&self.whole, |(_, more)| more);
+        more.values().any(|amount| !amount.is_zero())
     }
 
     /// For one quota: all of it for an object that comes under the quota only now.

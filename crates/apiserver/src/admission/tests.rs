@@ -256,7 +256,8 @@ async fn certificates_are_asked_for_in_ones_own_name() {
 
 pub type Answer = Arc<dyn Fn(&Value) -> Option<Value> + Send + Sync>;
 
-/// A webhook on loopback; `None` makes it hang. Returns its port, its authority and what it was asked.
+/// A webhook on loopback; `None` makes it hang. Returns its port, its authority and what it was asked, with the
+/// `authorization` that it was shown.
 pub async fn webhook(answer: Answer) -> (u16, String, Arc<Mutex<Vec<Value>>>) {
     let ca_key = KeyPair::generate().unwrap();
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
@@ -290,8 +291,12 @@ pub async fn webhook(answer: Answer) -> (u16, String, Arc<Mutex<Vec<Value>>>) {
                 let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
                     let (answer, seen) = (answer.clone(), seen.clone());
                     async move {
+                        let shown = request.headers().get("authorization").cloned();
                         let bytes = request.into_body().collect().await.unwrap().to_bytes();
-                        let review: Value = serde_json::from_slice(&bytes).unwrap();
+                        let mut review: Value = serde_json::from_slice(&bytes).unwrap();
+                        if let Some(shown) = shown {
+                            review["authorization"] = shown.to_str().unwrap().into();
+                        }
                         seen.lock().unwrap().push(review.clone());
                         match answer(&review) {
                             Some(answer) => Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(

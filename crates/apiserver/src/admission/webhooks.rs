@@ -24,7 +24,7 @@ use crate::{
         cluster::Cluster,
         index::{Index, Indexed},
     },
-    transport::webhook_config::WebhookClient,
+    transport::{webhook_client::WebhookIdentities, webhook_config::WebhookClient},
 };
 
 /// One webhook of a configuration.
@@ -32,6 +32,7 @@ pub struct Webhook {
     name: String,
     /// The name of the object it is in.
     configuration: String,
+    mutates: bool,
     matcher: Result<Matcher, String>,
     conditions: Conditions,
     client: Value,
@@ -43,12 +44,13 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    fn new(configuration: &str, value: &Value) -> Self {
+    fn new(configuration: &str, mutates: bool, value: &Value) -> Self {
         let text = |field: &str| value[field].as_str().unwrap_or_default();
         let versions = value["admissionReviewVersions"].as_array();
         Self {
             name: text("name").to_string(),
             configuration: configuration.to_string(),
+            mutates,
             matcher: Matcher::new(value),
             conditions: Conditions::new(&value["matchConditions"]),
             client: value["clientConfig"].clone(),
@@ -72,12 +74,13 @@ impl Index for Configured {
     const RESOURCES: &'static [&'static str] = &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
 
     fn apply(&mut self, resource: &'static str, old: Option<&Object>, new: Option<&Object>) {
-        let webhooks = if resource.starts_with("mutating") { &mut self.mutating } else { &mut self.validating };
+        let mutates = resource.starts_with("mutating");
+        let webhooks = if mutates { &mut self.mutating } else { &mut self.validating };
         match (old, new) {
             (_, Some(object)) => {
                 let list = object.value()["webhooks"].as_array().cloned().unwrap_or_default();
                 let name = object.meta.name.clone();
-                let list = list.iter().map(|w| Arc::new(Webhook::new(&name, w))).collect();
+                let list = list.iter().map(|w| Arc::new(Webhook::new(&name, mutates, w))).collect();
                 webhooks.insert(name, list);
             }
             (Some(object), None) => drop(webhooks.remove(&object.meta.name)),
@@ -91,6 +94,8 @@ pub struct Webhooks {
     cluster: Arc<Cluster>,
     authorizer: Arc<authz::Chain>,
     metrics: ::metrics::Metrics,
+    /// Who we are to webhooks that change, and to those that judge.
+    identities: [WebhookIdentities; 2],
 }
 
 /// What became of asking one webhook.
@@ -111,7 +116,11 @@ struct CallFailure {
 impl Webhooks {
     pub fn new(cluster: &Arc<Cluster>, authorizer: &Arc<authz::Chain>, metrics: &::metrics::Metrics) -> Self {
         let (cluster, authorizer, metrics) = (cluster.clone(), authorizer.clone(), metrics.clone());
-        Self { configured: Indexed::new(&cluster), cluster, authorizer, metrics }
+        Self { configured: Indexed::new(&cluster), cluster, authorizer, metrics, identities: Default::default() }
+    }
+
+    pub fn with_identities(self, mutating: WebhookIdentities, validating: WebhookIdentities) -> Self {
+        Self { identities: [mutating, validating], ..self }
     }
 
     fn configured_webhooks(&self, mutating: bool) -> Vec<Arc<Webhook>> {
@@ -304,7 +313,9 @@ impl Webhooks {
         let version = if webhook.understands_v1 { "v1" } else { "v1beta1" };
         let api_version = format!("admission.k8s.io/{version}");
         let review = json!({ "apiVersion": api_version, "kind": "AdmissionReview", "request": request });
-        let client = WebhookClient::from_config(&self.cluster, &with_timeout(&webhook.client, webhook.timeout_seconds))
+        let config = with_timeout(&webhook.client, webhook.timeout_seconds);
+        let identities = &self.identities[usize::from(!webhook.mutates)];
+        let client = WebhookClient::from_config(&self.cluster, &config, identities)
             .map_err(|e| CallFailure { code: 500, message: format!("failed to call webhook: {e}") })?;
         let limit = Duration::from_secs(webhook.timeout_seconds);
         let failed = |e| CallFailure { code: 503, message: format!("failed to call webhook: {e}") };

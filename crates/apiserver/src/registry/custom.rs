@@ -11,7 +11,11 @@ use serde_json::{Value, json};
 use api::{ApiError, Object};
 
 use super::json_path;
-use crate::{discovery::served::Served, storage::cluster::Cluster, transport::webhook_config};
+use crate::{
+    discovery::served::Served,
+    storage::cluster::Cluster,
+    transport::{webhook_client::WebhookIdentities, webhook_config},
+};
 
 const CONVERSION_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -161,7 +165,9 @@ async fn convert_by_webhook(
         "kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
         "request": { "uid": uid, "desiredAPIVersion": wanted, "objects": objects },
     });
-    let client = webhook_config::WebhookClient::from_config(cluster, &webhook["clientConfig"]).map_err(failed)?;
+    let nobody = WebhookIdentities::default();
+    let client =
+        webhook_config::WebhookClient::from_config(cluster, &webhook["clientConfig"], &nobody).map_err(failed)?;
     let answer = client.post(&review, CONVERSION_TIMEOUT).await.map_err(failed)?;
     let response = &answer["response"];
     if response["uid"] != uid.as_str() {
@@ -197,7 +203,8 @@ impl PrinterColumn {
         match (self.kind.as_str(), found) {
             ("date", Value::String(text)) => api::printing::age(Some(text), now).into(),
             (_, Value::Null) => Value::Null,
-            ("string", Value::Object(_) | Value::Array(_)) => found.to_string().into(),
+            // As Go writes JSON: what HTML would take for its own is escaped.
+            ("string", Value::Object(_) | Value::Array(_)) => api::schema::go_form::escaped(found.to_string()).into(),
             _ => found.clone(),
         }
     }

@@ -2,7 +2,7 @@
 //! Used by `authn`, `authz`, `admission` and `audit`.
 //! Every call has a deadline and a limit on the answer; nothing sent is ever logged.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -138,11 +138,105 @@ fn refused(status: http::StatusCode, body: &[u8]) -> String {
     }
 }
 
+/// What a webhook is shown of who asks it.
+#[derive(Clone, Default)]
+pub struct Identity {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    pub authorization: Option<HeaderValue>,
+}
+
+impl Identity {
+    pub fn pem(&self) -> Option<(&[u8], &[u8])> {
+        (!self.certificate.is_empty()).then_some((self.certificate.as_slice(), self.key.as_slice()))
+    }
+
+    /// `folder`: where relative files of a kubeconfig are.
+    fn read(user: &User, folder: &Path) -> Result<Self, String> {
+        let token = match (user.token.as_str(), user.token_file.as_str()) {
+            ("", "") => String::new(),
+            ("", file) => {
+                let text = std::fs::read_to_string(folder.join(file)).map_err(|e| format!("{file}: {e}"))?;
+                text.trim().to_string()
+            }
+            (token, _) => token.to_string(),
+        };
+        let authorization = match (token.as_str(), user.username.as_str()) {
+            ("", "") => None,
+            ("", name) => Some(format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{}", user.password)))),
+            (token, _) => Some(format!("Bearer {token}")),
+        };
+        let authorization = authorization.map(|a| HeaderValue::try_from(a).map_err(|e| e.to_string())).transpose()?;
+        Ok(Self {
+            certificate: load(folder, &user.client_certificate_data, &user.client_certificate)?,
+            key: load(folder, &user.client_key_data, &user.client_key)?,
+            authorization: authorization.map(|mut value| {
+                value.set_sensitive(true);
+                value
+            }),
+        })
+    }
+}
+
+fn load(folder: &Path, data: &str, file: &str) -> Result<Vec<u8>, String> {
+    match (data, file) {
+        ("", "") => Ok(Vec::new()),
+        ("", file) => std::fs::read(folder.join(file)).map_err(|e| format!("{file}: {e}")),
+        (data, _) => BASE64_STANDARD.decode(data).map_err(|e| e.to_string()),
+    }
+}
+
+fn read_kubeconfig(path: &Path) -> Result<Kubeconfig, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    config_document::read_secret(&text)
+}
+
+/// Who we are to which webhook, by the users of a kubeconfig that are named like servers.
+#[derive(Clone, Default)]
+pub struct WebhookIdentities {
+    users: BTreeMap<String, Identity>,
+    current: Option<Identity>,
+}
+
+impl std::fmt::Debug for WebhookIdentities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WebhookIdentities({})", self.users.len())
+    }
+}
+
+impl WebhookIdentities {
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let attempt = |e: String| format!("failed to read webhook identities {}: {e}", path.display());
+        let config = read_kubeconfig(path).map_err(attempt)?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut users = BTreeMap::new();
+        for named in &config.users {
+            let identity = Identity::read(&named.user, folder).map_err(attempt)?;
+            // A certificate that can't be used is told of at the start.
+            tls_config::client_config(None, identity.pem()).map_err(attempt)?;
+            users.insert(named.name.clone(), identity);
+        }
+        let context = config.contexts.iter().find(|context| context.name == config.current_context);
+        let current = context.and_then(|context| users.get(&context.context.user)).cloned();
+        Ok(Self { users, current })
+    }
+
+    /// For `host:port`: the user of that name, of the name without its first steps (`*.rest`), both without port 443, of
+    /// every name (`*`), or of the current context.
+    pub fn of(&self, target: &str) -> Option<&Identity> {
+        let by_name = |target: &str| {
+            let steps = target.match_indices('.').map(|(at, _)| format!("*{}", &target[at..]));
+            std::iter::once(target.to_string()).chain(steps).find_map(|name| self.users.get(&name))
+        };
+        let without_port = || target.strip_suffix(":443").and_then(by_name);
+        by_name(target).or_else(without_port).or_else(|| self.users.get("*")).or(self.current.as_ref())
+    }
+}
+
 /// The endpoint a kubeconfig file describes, as `--…-webhook-config-file` names one.
 pub fn from_kubeconfig(path: &Path) -> Result<Endpoint, String> {
     let attempt = |e: String| format!("failed to read webhook configuration {}: {e}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|e| attempt(e.to_string()))?;
-    let config: Kubeconfig = config_document::read_secret(&text).map_err(attempt)?;
+    let config = read_kubeconfig(path).map_err(attempt)?;
     let context = config.contexts.iter().find(|c| c.name == config.current_context).or(config.contexts.first());
     let context = context.ok_or_else(|| attempt("it has no context".into()))?;
     let cluster = config.clusters.iter().find(|c| c.name == context.context.cluster);
@@ -150,33 +244,14 @@ pub fn from_kubeconfig(path: &Path) -> Result<Endpoint, String> {
     let empty = User::default();
     let user = config.users.iter().find(|u| u.name == context.context.user).map_or(&empty, |u| &u.user);
     let folder = path.parent().unwrap_or(Path::new("."));
-    let load = |data: &str, file: &str| -> Result<Vec<u8>, String> {
-        match (data, file) {
-            ("", "") => Ok(Vec::new()),
-            ("", file) => std::fs::read(folder.join(file)).map_err(|e| attempt(format!("{file}: {e}"))),
-            (data, _) => BASE64_STANDARD.decode(data).map_err(|e| attempt(e.to_string())),
-        }
-    };
-    let ca = load(&cluster.certificate_authority_data, &cluster.certificate_authority)?;
+    let ca = load(folder, &cluster.certificate_authority_data, &cluster.certificate_authority).map_err(attempt)?;
     let authority = (!cluster.insecure_skip_tls_verify).then_some(ca.as_slice());
-    let certificate = load(&user.client_certificate_data, &user.client_certificate)?;
-    let key = load(&user.client_key_data, &user.client_key)?;
-    let identity = (!certificate.is_empty()).then_some((certificate.as_slice(), key.as_slice()));
-    let authorization = match (user.token.as_str(), user.username.as_str()) {
-        ("", "") => None,
-        ("", name) => Some(format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{}", user.password)))),
-        (token, _) => Some(format!("Bearer {token}")),
-    };
-    let authorization =
-        authorization.map(|a| HeaderValue::try_from(a).map_err(|e| attempt(e.to_string()))).transpose()?;
+    let identity = Identity::read(user, folder).map_err(attempt)?;
     Ok(Endpoint {
         url: cluster.server.parse().map_err(|e| attempt(format!("{}: {e}", cluster.server)))?,
         address: None,
-        tls: Arc::new(tls_config::client_config(authority, identity).map_err(attempt)?),
-        authorization: authorization.map(|mut a| {
-            a.set_sensitive(true);
-            a
-        }),
+        tls: Arc::new(tls_config::client_config(authority, identity.pem()).map_err(attempt)?),
+        authorization: identity.authorization,
     })
 }
 
@@ -225,6 +300,8 @@ struct User {
     client_key: String,
     client_key_data: String,
     token: String,
+    #[serde(rename = "tokenFile")]
+    token_file: String,
     username: String,
     password: String,
 }
@@ -240,4 +317,45 @@ struct NamedContext {
 struct Context {
     cluster: String,
     user: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_found_by_the_names_of_webhooks() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("token"), "from-file\n").unwrap();
+        let file = folder.path().join("kubeconfig");
+        let users = [
+            ("hook.ns.svc", "token: exact"),
+            ("hook.ns.svc:8443", "token: port"),
+            ("*.ns.svc", "tokenFile: token"),
+            ("*.svc:8443", "username: ada, password: secret"),
+        ];
+        let write = |more: &str| {
+            let entry = |(name, user): &(&str, &str)| format!("- name: '{name}'\n  user: {{{user}}}\n");
+            let users: String = users.iter().map(entry).collect();
+            std::fs::write(&file, format!("apiVersion: v1\nkind: Config\nusers:\n{users}{more}")).unwrap();
+            WebhookIdentities::load(&file).unwrap()
+        };
+        let check = |found: &WebhookIdentities, target: &str, expected: &str| {
+            let shown = found.of(target).and_then(|identity| identity.authorization.as_ref());
+            assert_eq!(shown.map_or("none", |value| value.to_str().unwrap()), expected, "{target}");
+        };
+        let found = write("");
+        check(&found, "hook.ns.svc:443", "Bearer exact");
+        check(&found, "hook.ns.svc:8443", "Bearer port");
+        check(&found, "other.ns.svc:443", "Bearer from-file");
+        check(&found, "other.ns.svc:8443", "Basic YWRhOnNlY3JldA==");
+        check(&found, "other.elsewhere:443", "none");
+        let current = "current-context: c\ncontexts: [{name: c, context: {user: hook.ns.svc}}]\n";
+        check(&write(current), "other.elsewhere:443", "Bearer exact");
+        let all = "- name: '*'\n  user: {token: all}\n";
+        check(&write(&format!("{all}{current}")), "other.elsewhere:443", "Bearer all");
+        std::fs::write(&file, "users: [{name: a, user: {client-certificate-data: eA==, client-key-data: eA==}}]")
+            .unwrap();
+        assert!(WebhookIdentities::load(&file).unwrap_err().contains("client"));
+    }
 }

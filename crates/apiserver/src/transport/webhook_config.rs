@@ -9,7 +9,11 @@ use serde_json::Value;
 
 use env::Env;
 
-use super::{service_resolver::resolve, tls_config, webhook_client::Endpoint};
+use super::{
+    service_resolver::resolve,
+    tls_config,
+    webhook_client::{Endpoint, Identity, WebhookIdentities},
+};
 use crate::storage::cluster::Cluster;
 
 /// A webhook ready to be asked.
@@ -20,8 +24,9 @@ pub struct WebhookClient {
 
 impl WebhookClient {
     /// From a `clientConfig` with `url` or `service`, and `caBundle` unless the system's authorities vouch for it.
-    pub fn from_config(cluster: &Cluster, config: &Value) -> Result<Self, String> {
-        Ok(Self { endpoint: endpoint(cluster, config)?, env: cluster.env.clone() })
+    /// `identities`: who we are to it.
+    pub fn from_config(cluster: &Cluster, config: &Value, identities: &WebhookIdentities) -> Result<Self, String> {
+        Ok(Self { endpoint: endpoint(cluster, config, identities)?, env: cluster.env.clone() })
     }
 
     /// Sends a document and reads one back.
@@ -30,20 +35,24 @@ impl WebhookClient {
     }
 }
 
-fn endpoint(cluster: &Cluster, config: &Value) -> Result<Endpoint, String> {
+fn endpoint(cluster: &Cluster, config: &Value, identities: &WebhookIdentities) -> Result<Endpoint, String> {
     let bundle = config["caBundle"].as_str().unwrap_or_default();
     let ca_pem = BASE64_STANDARD.decode(bundle).map_err(|e| format!("caBundle is not base64: {e}"))?;
-    let tls = Arc::new(tls_config::client_config(Some(&ca_pem), None)?);
-    if let Some(url) = config["url"].as_str() {
-        let url = url.parse().map_err(|e| format!("invalid URL {url:?}: {e}"))?;
-        return Ok(Endpoint { url, address: None, tls, authorization: None });
-    }
-    let service = &config["service"];
-    let text = |field: &str| service[field].as_str().unwrap_or_default();
-    let (namespace, name) = (text("namespace"), text("name"));
-    let port = service["port"].as_u64().unwrap_or(443);
-    let address = Some(resolve(cluster, namespace, name, &port.to_string())?);
-    let url = format!("https://{name}.{namespace}.svc:{port}/{}", text("path").trim_start_matches('/'));
-    let url = url.parse().map_err(|e| format!("invalid path {:?}: {e}", text("path")))?;
-    Ok(Endpoint { url, address, tls, authorization: None })
+    let (url, address): (http::Uri, _) = match config["url"].as_str() {
+        Some(url) => (url.parse().map_err(|e| format!("invalid URL {url:?}: {e}"))?, None),
+        None => {
+            let service = &config["service"];
+            let text = |field: &str| service[field].as_str().unwrap_or_default();
+            let (namespace, name) = (text("namespace"), text("name"));
+            let port = service["port"].as_u64().unwrap_or(443);
+            let address = Some(resolve(cluster, namespace, name, &port.to_string())?);
+            let url = format!("https://{name}.{namespace}.svc:{port}/{}", text("path").trim_start_matches('/'));
+            (url.parse().map_err(|e| format!("invalid path {:?}: {e}", text("path")))?, address)
+        }
+    };
+    let target = format!("{}:{}", url.host().unwrap_or_default(), url.port_u16().unwrap_or(443));
+    let identity = identities.of(&target);
+    let tls = tls_config::client_config(Some(&ca_pem), identity.and_then(Identity::pem))?;
+    let authorization = identity.and_then(|identity| identity.authorization.clone());
+    Ok(Endpoint { url, address, tls: Arc::new(tls), authorization })
 }
