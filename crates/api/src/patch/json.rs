@@ -162,6 +162,11 @@ fn apply(doc: &mut Value, operation: Operation, work: &mut Work) -> Result<(), S
             let (parent, key) = locate(doc, &path)
                 .ok_or_else(|| format!("replace operation does not apply: doc is missing path: {path}: {MISSING}"))?;
             bounded(&path, &value).map_err(|e| format!("error in replace for path: '{path}': {e}"))?;
+            // As upstream, what is missing in an object is added: csi-snapshotter's first annotation comes so.
+            if let Value::Object(map) = parent {
+                map.insert(key, value);
+                return Ok(());
+            }
             let place = get(parent, &key)
                 .map_err(|_| format!("replace operation does not apply: doc is missing key: {path}: {MISSING}"))?;
             *place = value;
@@ -190,7 +195,12 @@ fn apply(doc: &mut Value, operation: Operation, work: &mut Work) -> Result<(), S
                 }
                 take(parent, &key, work).map_err(|e| format!("error in move for path: '{key}': {e}"))?
             } else {
-                let value = get(parent, &key).map_err(|e| format!("error in copy for from: '{from}': {e}"))?;
+                let is_missing = parent.as_object().is_some_and(|map| !map.contains_key(&key));
+                // As upstream, a copy of what is missing in an object is null.
+                let value = match is_missing {
+                    true => &mut Value::Null,
+                    false => get(parent, &key).map_err(|e| format!("error in copy for from: '{from}': {e}"))?,
+                };
                 work.copied_bytes += json_bytes(value);
                 if work.copied_bytes > COPY_BYTES_MAX {
                     return Err(format!(
@@ -348,8 +358,14 @@ mod tests {
         check(json!({"a": [1]}), json!([{"op": "add", "path": "/a/-", "value": 2}]), json!({"a": [1, 2]}));
         check(json!({"a": [1, 2]}), json!([{"op": "remove", "path": "/a/-1"}]), json!({"a": [1]}));
         check(json!({"a": 1}), json!([{"op": "replace", "path": "/a", "value": null}]), json!({"a": null}));
+        check(
+            json!({"a": {}}),
+            json!([{"op": "replace", "path": "/a/b", "value": {"c": 1}}]),
+            json!({"a": {"b": {"c": 1}}}),
+        );
         check(json!({"a": {"b": 1}}), json!([{"op": "move", "from": "/a/b", "path": "/c"}]), json!({"a": {}, "c": 1}));
         check(json!({"a": 1}), json!([{"op": "copy", "from": "/a", "path": "/b"}]), json!({"a": 1, "b": 1}));
+        check(json!({"a": 1}), json!([{"op": "copy", "from": "/c", "path": "/b"}]), json!({"a": 1, "b": null}));
         check(json!({"a": 1}), json!([{"op": "test", "path": "/a", "value": 1.0}]), json!({"a": 1}));
         check(json!({}), json!([{"op": "test", "path": "/a", "value": null}]), json!({}));
         check(json!({"a/b~": 1}), json!([{"op": "remove", "path": "/a~1b~0"}]), json!({}));
@@ -386,9 +402,14 @@ mod tests {
             "error in remove for path: '/a/c': Unable to remove nonexistent key: c: missing value",
         );
         check(
-            json!([{"op": "replace", "path": "/x", "value": 1}]),
+            json!([{"op": "replace", "path": "/a/b/7", "value": 1}]),
             422,
-            "replace operation does not apply: doc is missing key: /x: missing value",
+            "replace operation does not apply: doc is missing key: /a/b/7: missing value",
+        );
+        check(
+            json!([{"op": "replace", "path": "/x/y", "value": 1}]),
+            422,
+            "replace operation does not apply: doc is missing path: /x/y: missing value",
         );
         check(
             json!([{"op": "add", "path": "/x/y", "value": 1}]),
