@@ -39,6 +39,6 @@ pub use codec::pem;
 pub use kinds::{Resource, Scope};
 pub use object::{Meta, Object};
 pub use status::{ApiError, Reason};
-pub use storage::{csi, local_storage, volume_claims};
+pub use storage::{csi, local_storage, selinux, volume_claims};
 pub use verb::Verb;
 pub use watch::{WatchEvent, WatchKind};

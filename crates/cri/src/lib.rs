@@ -7,6 +7,7 @@ pub mod containerd;
 pub mod events;
 pub mod fake;
 mod fake_resources;
+pub mod image_sub_path;
 mod remote;
 
 use async_trait::async_trait;

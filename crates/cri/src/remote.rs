@@ -10,11 +10,13 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::{
     Request, Response, Status,
+    client::Grpc,
+    codegen::http::uri::PathAndQuery,
     transport::{Channel, Endpoint, Uri},
 };
 
 use crate::{
-    Error, EventStream, Result, Runtime, RuntimeEvent, events,
+    Error, EventStream, Result, Runtime, RuntimeEvent, events, image_sub_path,
     v1::{self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient},
 };
 
@@ -151,12 +153,19 @@ impl Runtime for RemoteRuntime {
         config: v1::ContainerConfig,
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<String> {
-        let request = v1::CreateContainerRequest {
+        let request = image_sub_path::CreateContainerRequest {
             pod_sandbox_id: sandbox_id.into(),
-            config: Some(config),
+            config: image_sub_path::encode(config),
             sandbox_config: Some(sandbox_config),
         };
-        Ok(rpc!(self, runtime, create_container, request)?.container_id)
+        let mut grpc = Grpc::new(self.channel.clone());
+        let path = PathAndQuery::from_static("/runtime.v1.RuntimeService/CreateContainer");
+        let create = async {
+            grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+            let codec = tonic_prost::ProstCodec::<_, v1::CreateContainerResponse>::default();
+            grpc.unary(Request::new(request), path, codec).await
+        };
+        Ok(call(Some(self.limit), create).await?.container_id)
     }
 
     async fn start_container(&self, id: &str) -> Result<()> {

@@ -51,6 +51,15 @@ pub struct VolumeCapability {
     pub access_mode: Option<AccessMode>,
 }
 
+impl VolumeCapability {
+    /// One more, for a volume that is mounted.
+    pub fn add_mount_flag(&mut self, flag: Option<String>) {
+        if let Some(AccessType::Mount(mount)) = &mut self.access_type {
+            mount.mount_flags.extend(flag);
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NodeStageVolumeRequest {
     #[prost(string, tag = "1")]

@@ -25,7 +25,10 @@ use tokio::sync::Notify;
 use super::{
     allocatable::ExhaustedDrivers,
     driver_client::{CALL_TIMEOUT, CsiError, DriverClient},
-    messages::{CapacityRange, NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, capability},
+    messages::{
+        CapacityRange, NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, VolumeCapability,
+        capability,
+    },
     places::{Places, forget, is_mounted, link_to},
     volume::{CsiVolume, Device, SecretKey},
     volume_data::{VolumeData, directories_in},
@@ -38,7 +41,8 @@ use crate::{
     images::image_manager::in_flight::InFlightKeys,
     pod::pod_spec,
     volumes::{
-        error::VolumeError, file_system, operation_metrics, ownership_progress::OwnershipProgress, tokens::TokenKey,
+        error::VolumeError, file_system, operation_metrics, ownership_progress::OwnershipProgress,
+        selinux::mount_option, tokens::TokenKey,
     },
 };
 
@@ -82,6 +86,8 @@ pub(super) struct DeviceUse {
     is_attachable: bool,
     /// UIDs of pods, and the volumes' names on disk.
     pub(super) users: BTreeSet<(String, String)>,
+    /// With which it is mounted.
+    selinux_label: Option<String>,
 }
 
 /// A volume to be mounted for a pod.
@@ -96,6 +102,8 @@ pub struct MountRequest<'a> {
     pub is_remount: bool,
     /// Of giving its files to the pod's group.
     pub ownership: Arc<OwnershipProgress>,
+    /// To mount it with, where it is to be.
+    pub selinux_label: Option<String>,
 }
 
 impl CsiManager {
@@ -142,8 +150,11 @@ impl CsiManager {
             for (data, _) in self.published(&uid)? {
                 // Whether its driver attaches is not known yet.
                 let (name, attaches) = (data.spec_volume_id.clone(), !data.is_ephemeral());
+                let label = Some(data.selinux_mount_context).filter(|label| !label.is_empty());
                 let device = Device { driver: data.driver_name, handle: data.volume_handle };
-                self.add_user(&device, &uid, &name, attaches);
+                if let Err(error) = self.add_user(&device, &uid, &name, attaches, label.as_deref()) {
+                    tracing::warn!(pod = uid, volume = name, %error, "a volume is mounted in two ways");
+                }
             }
         }
         Ok(())
@@ -212,14 +223,18 @@ impl CsiManager {
         let attaches = !volume.is_ephemeral && object.as_ref().is_none_or(|o| o.spec.attach_required != Some(false));
         let (device, uid) = (volume.device(), pod_spec::uid(request.pod));
         // Before anything is mounted, so that nobody detaches it meanwhile.
-        self.add_user(&device, uid, &volume.spec_name, attaches);
+        self.add_user(&device, uid, &volume.spec_name, attaches, request.selinux_label.as_deref())
+            .map_err(|_| VolumeError::SelinuxMismatch(device.unique_name()))?;
         let publish_context = if attaches { self.attached(&device).await? } else { BTreeMap::new() };
         let _turn = self.turns.enter(&device.unique_name()).await;
         let has = driver.capabilities().await?;
         let driver_group = request.fs_group.filter(|_| has.contains(&capability::VOLUME_MOUNT_GROUP));
         let stages = !volume.is_ephemeral && has.contains(&capability::STAGE_UNSTAGE_VOLUME);
         let staging = stages.then(|| self.staging_path(volume));
-        let call = Call { driver: &driver, has: &has, group: driver_group, publish_context, staging };
+        let mut capability = volume.capability(&has, driver_group);
+        capability.add_mount_flag(request.selinux_label.as_deref().map(mount_option));
+        let label = request.selinux_label.clone().unwrap_or_default();
+        let call = Call { driver: &driver, capability, publish_context, staging, label };
         if call.staging.is_some() && !request.is_remount {
             self.stage(volume, &call).await.map_err(|error| VolumeError::MountDevice(Box::new(error)))?;
         }
@@ -293,6 +308,7 @@ impl CsiManager {
             driver_name: volume.driver.clone(),
             volume_handle: volume.handle.clone(),
             spec_volume_id: if volume.is_block { volume.spec_name.clone() } else { String::new() },
+            selinux_mount_context: call.label.clone(),
             ..VolumeData::default()
         };
         data.save(&data_dir)?;
@@ -300,7 +316,7 @@ impl CsiManager {
             volume_id: volume.handle.clone(),
             publish_context: call.publish_context.clone(),
             staging_target_path: text(path),
-            volume_capability: Some(volume.capability(call.has, call.group)),
+            volume_capability: Some(call.capability.clone()),
             secrets: self.secret(&volume.stage_secret, "NodeStageSecretRef").await?,
             volume_context: volume.attributes.clone(),
         };
@@ -340,6 +356,7 @@ impl CsiManager {
             node_name: self.node_name.clone(),
             attachment_id: volume.device().attachment(&self.node_name),
             volume_lifecycle_mode: volume.lifecycle_mode().into(),
+            selinux_mount_context: call.label.clone(),
         };
         data.save(&places.data_dir)?;
         if let Some(link) = &places.link {
@@ -350,7 +367,7 @@ impl CsiManager {
             publish_context: call.publish_context.clone(),
             staging_target_path: call.staging.as_deref().map(text).unwrap_or_default(),
             target_path: text(&places.target),
-            volume_capability: Some(volume.capability(call.has, call.group)),
+            volume_capability: Some(call.capability.clone()),
             readonly: volume.read_only,
             secrets,
             volume_context: context,
@@ -409,15 +426,35 @@ impl CsiManager {
         done
     }
 
-    fn add_user(&self, device: &Device, uid: &str, name: &str, is_attachable: bool) {
+    /// Whether the volume can be mounted with an SELinux label.
+    pub fn has_selinux_mount(&self, volume: &CsiVolume) -> bool {
+        (self.driver_objects.find)(&volume.driver).is_some_and(|object| object.spec.se_linux_mount == Some(true))
+    }
+
+    /// Fails where other pods have the volume with another SELinux label.
+    fn add_user(
+        &self,
+        device: &Device,
+        uid: &str,
+        name: &str,
+        is_attachable: bool,
+        label: Option<&str>,
+    ) -> io::Result<()> {
         let mut used = self.used.lock();
         let entry = used.entry(device.clone()).or_default();
+        if entry.selinux_label.as_deref() != label {
+            if entry.users.iter().any(|(user, _)| user != uid) {
+                return Err(io::Error::other("other pods have the volume with another SELinux label"));
+            }
+            entry.selinux_label = label.map(String::from);
+        }
         // Once its driver's object is known, that counts, and no longer the guess of a process that has just begun.
         let is_news = std::mem::replace(&mut entry.is_attachable, is_attachable) != is_attachable;
         entry.users.insert((uid.into(), name.into()));
         if is_news {
             self.in_use_changed.notify_one();
         }
+        Ok(())
     }
 
     pub(super) fn remove_user(&self, device: &Device, uid: &str, name: &str) {
@@ -463,11 +500,11 @@ impl CsiManager {
 /// What the calls for one volume have in common.
 struct Call<'a> {
     driver: &'a DriverClient,
-    has: &'a BTreeSet<i32>,
-    /// That the driver gives the files to.
-    group: Option<u32>,
+    capability: VolumeCapability,
     publish_context: BTreeMap<String, String>,
     staging: Option<PathBuf>,
+    /// Of SELinux, empty without one.
+    label: String,
 }
 
 pub(super) fn text(path: &Path) -> String {

@@ -137,6 +137,7 @@ pub(super) fn request(pod: &Pod, volume: CsiVolume) -> MountRequest<'_> {
         tokens: None,
         is_remount: false,
         ownership: Arc::default(),
+        selinux_label: None,
     }
 }
 

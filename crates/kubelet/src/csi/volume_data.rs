@@ -26,6 +26,9 @@ pub struct VolumeData {
     pub attachment_id: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub volume_lifecycle_mode: String,
+    /// With which it is mounted.
+    #[serde(rename = "seLinuxMountContext", skip_serializing_if = "String::is_empty")]
+    pub selinux_mount_context: String,
 }
 
 impl VolumeData {
@@ -81,11 +84,13 @@ mod tests {
             node_name: "n".into(),
             attachment_id: "csi-1".into(),
             volume_lifecycle_mode: "Persistent".into(),
+            selinux_mount_context: "u:r:t:s0".into(),
         };
         data.save(&place).unwrap();
         let text: serde_json::Value = serde_json::from_slice(&fs::read(place.join(FILE)).unwrap()).unwrap();
         let expected = serde_json::json!({"driverName": "d.example.com", "volumeHandle": "h", "specVolID": "pv",
-            "nodeName": "n", "attachmentID": "csi-1", "volumeLifecycleMode": "Persistent"});
+            "nodeName": "n", "attachmentID": "csi-1", "volumeLifecycleMode": "Persistent",
+            "seLinuxMountContext": "u:r:t:s0"});
         assert_eq!(text, expected);
         assert_eq!(VolumeData::load(&place).unwrap(), Some(data));
         fs::write(place.join(FILE), "{").unwrap();

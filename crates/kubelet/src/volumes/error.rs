@@ -8,6 +8,7 @@ use api::ApiError;
 use super::{
     certificates::{pod_certificates::CertificateError, trust_bundles::TrustBundleError},
     devices::{DeviceError, GrowError},
+    network_disks::DiskError,
     payload::ObjectKind,
     referenced_objects::ReferenceError,
     tokens::TokenError,
@@ -90,6 +91,17 @@ pub enum VolumeError {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Grow(#[from] GrowError),
+
+    #[error("multiple SELinux labels found: {labels}")]
+    ManySelinuxLabels { volume: String, labels: String },
+    #[error(
+        "waiting for unmount of volume {0:?}, because it is already mounted to a different pod with a different SELinux label"
+    )]
+    SelinuxMismatch(String),
+    #[error(transparent)]
+    NetworkDisk(DiskError),
+    #[error("couldn't get secret {key} error: {source}")]
+    GetSecret { key: String, source: ApiError },
 
     #[error("kubernetes.io/csi: driver name {0} not found in the list of registered CSI drivers")]
     DriverNotRegistered(String),

@@ -41,6 +41,17 @@ pub fn mounts_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Whether files of what is mounted at `place` can have SELinux labels of their own.
+pub fn has_labels(place: &Path) -> io::Result<bool> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(labelled(&text, place))
+}
+
+fn labelled(mounts: &str, place: &Path) -> bool {
+    let line = mounts.lines().rfind(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(&unescape(at)) == place));
+    line.and_then(|line| line.rsplit(' ').next()).is_some_and(|options| options.split(',').any(|o| o == "seclabel"))
+}
+
 /// The kernel writes blanks and the like as octal escapes.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
@@ -189,6 +200,15 @@ fn chown_and_chmod(place: &OwnedFd, group: u32, add: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_are_those_of_the_mount() {
+        let mounts = "30 1 8:2 / /a\\040b rw - ext4 /dev/sdb rw,seclabel\n31 1 8:3 / /c rw - ext4 /dev/sdc rw\n\
+                      32 1 8:4 / /d rw - ext4 /dev/sdd rw,seclabel\n33 1 8:5 / /d rw - nfs s:/x rw,vers=4.2\n";
+        for (place, expected) in [("/a b", true), ("/c", false), ("/d", false), ("/e", false)] {
+            assert_eq!(labelled(mounts, Path::new(place)), expected, "{place}");
+        }
+    }
 
     #[test]
     fn mount_names_are_read_back() {

@@ -11,8 +11,8 @@ use std::{
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Volume};
 
 use super::{
-    certificates::CertificateSources, error::VolumeError, ownership_progress::OwnershipProgress, tokens::TokenKey,
-    volume_manager::actual_state_of_world::ActualStateOfWorld,
+    certificates::CertificateSources, error::VolumeError, network_disks::NetworkDisks,
+    ownership_progress::OwnershipProgress, tokens::TokenKey, volume_manager::actual_state_of_world::ActualStateOfWorld,
 };
 use crate::{
     pod::pod_spec,
@@ -63,6 +63,11 @@ pub struct MountContext<'a> {
     pub ownership: &'a Arc<OwnershipProgress>,
     /// The name of a new version of the volume's files.
     pub timestamp: &'a str,
+    /// With which it is mounted, where it is to be.
+    pub selinux_label: Option<&'a str>,
+    /// What the secret holds that the plugin asked for.
+    pub secret: Option<&'a BTreeMap<String, String>>,
+    pub network_disks: &'a NetworkDisks,
 }
 
 impl MountContext<'_> {
@@ -111,6 +116,9 @@ pub struct ObjectNames {
     pub secrets: Vec<String>,
 }
 
+/// Namespace and name.
+pub type SecretKey = (String, String);
+
 pub trait VolumePlugin: Send + Sync {
     /// Upstream's name for it without `kubernetes.io/`; also that of its directory in the pod's.
     fn name(&self) -> &'static str;
@@ -132,6 +140,21 @@ pub trait VolumePlugin: Send + Sync {
     /// Whether no container may write to it, whatever its mount says.
     fn is_read_only(&self) -> bool {
         false
+    }
+
+    /// Whether it can be mounted with an SELinux label.
+    fn has_selinux_mount(&self) -> bool {
+        false
+    }
+
+    /// Whether the container runtime is to label its files, where SELinux is on and they may be written to.
+    fn is_relabelled(&self) -> bool {
+        false
+    }
+
+    /// The Secret that it needs to be mounted, beside those of `add_referenced`.
+    fn secret(&self, _spec: Spec, _pod: &Pod) -> Option<SecretKey> {
+        None
     }
 
     /// Whether the container runtime mounts it, so that the node has nothing to do.
@@ -285,5 +308,7 @@ mod tests {
         check(json!({"persistentVolumeClaim": {"claimName": "c"}}), "local-volume");
         check(json!({"ephemeral": {}}), "local-volume");
         check(json!({"nfs": {"server": "s", "path": "/"}}), "nfs");
+        check(json!({"iscsi": {"targetPortal": "p", "iqn": "i", "lun": 0}}), "iscsi");
+        check(json!({"fc": {"wwids": ["w"]}}), "fc");
     }
 }

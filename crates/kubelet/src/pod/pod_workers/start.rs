@@ -45,6 +45,7 @@ impl Worker {
             references: &made.references,
             services: &services,
             volumes: &made.mounted.paths,
+            relabelled: made.mounted.relabelled.as_ref(),
             pod_ips: &made.pod_ips,
             pull_secrets: &pull_secrets,
             status,

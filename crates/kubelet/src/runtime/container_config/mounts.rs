@@ -3,11 +3,11 @@
 //! The runtime is never told a path inside a volume, which the pod could change under it: see `sub_paths`.
 
 use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
+    collections::{BTreeMap, BTreeSet},
+    path::{Component, Path, PathBuf},
 };
 
-use cri::v1;
+use cri::{image_sub_path, v1};
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 
 use super::{expansion::expand_noting, sub_paths::SubPath};
@@ -20,6 +20,8 @@ pub struct Input<'a> {
     pub volumes: &'a BTreeMap<String, PathBuf>,
     /// The ids of the images behind image volumes.
     pub images: &'a BTreeMap<String, String>,
+    /// Volumes whose files the runtime is to label; `None` where SELinux is off.
+    pub relabelled: Option<&'a BTreeSet<String>>,
     pub environment: &'a BTreeMap<String, String>,
     /// What is inside volumes is mounted below it, for the runtime.
     pub sub_paths: &'a Path,
@@ -69,18 +71,10 @@ impl SubPathMount {
 
 /// What the runtime is told, and what must be mounted before.
 pub fn mounts(input: &Input) -> Result<(Vec<v1::Mount>, Vec<SubPathMount>), String> {
-    let (mut result, mut sub_paths) = (Vec::new(), Vec::new());
+    let (mut result, mut sub_paths, mut labelled) = (Vec::new(), Vec::new(), BTreeSet::new());
     let mut has_hosts = false;
     for (index, mount) in input.container.volume_mounts.iter().flatten().enumerate() {
         has_hosts |= mount.mount_path.trim_end_matches('/') == "/etc/hosts";
-        if let Some(image) = input.images.get(&mount.name) {
-            result.push(image_mount(mount, image)?);
-            continue;
-        }
-        let root = input
-            .volumes
-            .get(&mount.name)
-            .ok_or_else(|| format!("failed to find volume {:?} of container {:?}", mount.name, input.container.name))?;
         let sub_path = match (mount.sub_path_expr.as_deref(), mount.sub_path.as_deref()) {
             (Some(expression), _) if !expression.is_empty() => {
                 let (text, unknown) = expand_noting(expression, |name| input.environment.get(name).cloned());
@@ -92,6 +86,14 @@ pub fn mounts(input: &Input) -> Result<(Vec<v1::Mount>, Vec<SubPathMount>), Stri
             (_, Some(path)) if !path.is_empty() => Some(path.to_string()),
             _ => None,
         };
+        if let Some(image) = input.images.get(&mount.name) {
+            result.push(image_mount(mount, image, sub_path.as_deref())?);
+            continue;
+        }
+        let root = input
+            .volumes
+            .get(&mount.name)
+            .ok_or_else(|| format!("failed to find volume {:?} of container {:?}", mount.name, input.container.name))?;
         let host_path = match sub_path {
             Some(sub_path) => {
                 let target = input.sub_paths.join(&mount.name).join(&input.container.name).join(index.to_string());
@@ -111,6 +113,9 @@ pub fn mounts(input: &Input) -> Result<(Vec<v1::Mount>, Vec<SubPathMount>), Stri
                 _ => v1::MountPropagation::PropagationPrivate,
             } as i32,
             recursive_read_only: recursively(mount, input.recursive_read_only)?,
+            // Once is enough for a container.
+            selinux_relabel: input.relabelled.is_some_and(|names| names.contains(&mount.name))
+                && labelled.insert(&mount.name),
             ..Default::default()
         });
     }
@@ -118,6 +123,7 @@ pub fn mounts(input: &Input) -> Result<(Vec<v1::Mount>, Vec<SubPathMount>), Stri
         result.push(v1::Mount {
             container_path: container_path.into(),
             host_path: host_path.to_string_lossy().into_owned(),
+            selinux_relabel: input.relabelled.is_some(),
             ..Default::default()
         });
     };
@@ -158,18 +164,22 @@ fn container_path(mount: &VolumeMount) -> String {
     }
 }
 
-/// The runtime mounts the image itself, read-only.
-fn image_mount(mount: &VolumeMount, image: &str) -> Result<v1::Mount, String> {
-    let within = [&mount.sub_path, &mount.sub_path_expr];
-    if within.into_iter().flatten().any(|path| !path.is_empty()) {
-        return Err(format!("subPath of image volume {:?} is not supported by the container runtime", mount.name));
-    }
-    Ok(v1::Mount {
+/// The runtime mounts the image itself, read-only: all of it, or what is below a path in it.
+fn image_mount(mount: &VolumeMount, image: &str, sub_path: Option<&str>) -> Result<v1::Mount, String> {
+    let mut mounted = v1::Mount {
         container_path: container_path(mount),
         readonly: true,
         image: Some(v1::ImageSpec { image: image.into(), ..Default::default() }),
         ..Default::default()
-    })
+    };
+    if let Some(path) = sub_path {
+        let relative = Path::new(path);
+        if relative.is_absolute() || relative.components().any(|part| part == Component::ParentDir) {
+            return Err(format!("subPath {path:?} must be relative and must not contain \"..\""));
+        }
+        image_sub_path::set(&mut mounted, path);
+    }
+    Ok(mounted)
 }
 
 /// Whether the node manages the hosts file of this container: not for pods in the host's process namespaces on
@@ -220,6 +230,7 @@ mod tests {
             container,
             volumes: &volumes,
             images: &BTreeMap::new(),
+            relabelled: None,
             environment: &BTreeMap::new(),
             sub_paths: Path::new("/nowhere"),
             hosts_file: None,
@@ -231,5 +242,72 @@ mod tests {
         let show = |d: &v1::Device| format!("{} {} {}", d.host_path, d.container_path, d.permissions);
         let devices: Vec<String> = devices(&pod, container, &volumes).unwrap().iter().map(show).collect();
         assert_eq!(devices, ["/host/ro /dev/ro r", "/host/rw /dev/rw mrw"]);
+    }
+
+    #[test]
+    fn a_path_in_an_image_is_the_runtimes_to_find() {
+        use serde_json::json;
+        let check = |path: serde_json::Value, expected: Result<Option<&str>, &str>| {
+            let mut mount = path;
+            (mount["name"], mount["mountPath"]) = ("image".into(), "/image".into());
+            let spec = json!({"volumes": [{"name": "image", "image": {"reference": "i"}}],
+                "containers": [{"name": "c", "volumeMounts": [mount]}]});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+            let found = mounts(&Input {
+                pod: &pod,
+                container: &pod_spec::containers(&pod)[0],
+                volumes: &BTreeMap::new(),
+                images: &BTreeMap::from([("image".to_string(), "sha256:1".to_string())]),
+                relabelled: None,
+                environment: &BTreeMap::from([("NAME".to_string(), "x".to_string())]),
+                sub_paths: Path::new("/nowhere"),
+                hosts_file: None,
+                message_file: None,
+                recursive_read_only: false,
+            });
+            match (found, expected) {
+                (Ok((found, _)), Ok(expected)) => {
+                    assert_eq!(image_sub_path::get(&found[0]), expected, "{spec}");
+                    assert!(found[0].readonly && found[0].host_path.is_empty());
+                }
+                (Err(found), Err(part)) => assert!(found.contains(part), "{found}"),
+                (found, _) => panic!("{found:?} instead of {expected:?}"),
+            }
+        };
+        check(json!({}), Ok(None));
+        check(json!({"subPath": "etc/conf"}), Ok(Some("etc/conf")));
+        check(json!({"subPathExpr": "etc/$(NAME)"}), Ok(Some("etc/x")));
+        check(json!({"subPath": "../etc"}), Err("must not contain"));
+    }
+
+    #[test]
+    fn files_are_labelled_once_where_selinux_is_on() {
+        use serde_json::json;
+        let check = |relabelled: Option<&[&str]>, expected: [bool; 4]| {
+            let names = relabelled.map(|names| names.iter().map(|name| name.to_string()).collect::<BTreeSet<_>>());
+            let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
+            let spec = json!({"containers": [{"name": "c",
+                "volumeMounts": [mount("a", "/a"), mount("a", "/again"), mount("b", "/b")]}]});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+            let volumes = ["a", "b"].map(|name| (name.to_string(), PathBuf::from("/host").join(name)));
+            let (found, _) = mounts(&Input {
+                pod: &pod,
+                container: &pod_spec::containers(&pod)[0],
+                volumes: &BTreeMap::from(volumes),
+                images: &BTreeMap::new(),
+                relabelled: names.as_ref(),
+                environment: &BTreeMap::new(),
+                sub_paths: Path::new("/nowhere"),
+                hosts_file: Some(Path::new("/hosts")),
+                message_file: None,
+                recursive_read_only: false,
+            })
+            .unwrap();
+            let found: Vec<bool> = found.iter().map(|mount| mount.selinux_relabel).collect();
+            assert_eq!(found, expected, "{relabelled:?}");
+        };
+        check(None, [false; 4]);
+        check(Some(&["a"]), [true, false, false, true]);
+        check(Some(&[]), [false, false, false, true]);
     }
 }

@@ -15,7 +15,12 @@ mod snapshot;
 mod start_container;
 mod stop_signal;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use client::{EventRecorder, ObjectRef};
 pub use container_starts::ContainerStarts;
@@ -74,6 +79,8 @@ pub struct StartContext<'a> {
     pub references: &'a References,
     pub services: &'a [Arc<Service>],
     pub volumes: &'a BTreeMap<String, PathBuf>,
+    /// Volumes whose files the runtime is to label; `None` where SELinux is off.
+    pub relabelled: Option<&'a BTreeSet<String>>,
     pub pod_ips: &'a [String],
     pub pull_secrets: &'a [Arc<Secret>],
     pub status: &'a PodRuntimeStatus,

@@ -183,7 +183,7 @@ impl RuntimeManager {
             },
             container,
         )
-        .map_err(|error| ContainerConfigError::Environment(error.to_string()))?;
+        .map_err(ContainerConfigError::Environment)?;
         container_devices::add_environment(&mut environment, &device_options);
         let directory = self.config.pod_dir(pod_spec::uid(pod));
         let hosts_file = mounts::wants_hosts_file(pod, container).then(|| directory.join("etc-hosts"));
@@ -195,6 +195,7 @@ impl RuntimeManager {
             container,
             volumes: context.volumes,
             images: image_volumes,
+            relabelled: context.relabelled,
             environment: &environment,
             sub_paths: &directory.join("volume-subpaths"),
             hosts_file: hosts_file.as_deref(),

@@ -32,6 +32,10 @@ impl VolumePlugin for DownwardApiPlugin {
         true
     }
 
+    fn is_relabelled(&self) -> bool {
+        true
+    }
+
     fn needs_pod_ip(&self, volume: &Volume) -> bool {
         shows_pod_ip(volume.downward_api.iter().flat_map(|source| source.items.iter().flatten()))
     }

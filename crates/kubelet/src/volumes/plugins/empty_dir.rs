@@ -32,6 +32,10 @@ impl VolumePlugin for EmptyDirPlugin {
         spec.inline().is_some_and(|volume| volume.empty_dir.is_some())
     }
 
+    fn is_relabelled(&self) -> bool {
+        true
+    }
+
     fn new_mounter(&self, spec: Spec, context: &MountContext) -> Result<Mounter, VolumeError> {
         let source = spec.inline().and_then(|volume| volume.empty_dir.clone()).unwrap_or_default();
         let medium = match source.medium.as_deref().unwrap_or_default() {

@@ -117,6 +117,9 @@ mod tests {
             actual: &ActualStateOfWorld::default(),
             ownership: &Default::default(),
             timestamp: "now",
+            selinux_label: None,
+            secret: None,
+            network_disks: &Default::default(),
         };
         HostPathPlugin.new_mounter(Spec::Persistent { volume: &volume, read_only: false }, &context)?()
     }

@@ -36,6 +36,10 @@ impl VolumePlugin for LocalPlugin {
         spec.persistent().and_then(|volume| volume.spec.as_ref()).is_some_and(|spec| spec.local.is_some())
     }
 
+    fn is_relabelled(&self) -> bool {
+        true
+    }
+
     fn new_mounter(&self, spec: Spec, context: &MountContext) -> Result<Mounter, VolumeError> {
         let Spec::Persistent { volume, read_only } = spec else {
             return Err(VolumeError::NoPluginMatched(NAME.into()));

@@ -6,14 +6,14 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{Volume, VolumeProjection};
 
-use super::{config_map, downward_api, secret};
+use super::{downward_api, keyed_object};
 use crate::{
     pod::pod_spec,
     volumes::{
         atomic_writer::{File, Payload},
         certificates::{CertificateSource, pod_certificates::Credential},
         error::VolumeError,
-        payload::{self, KeySelection},
+        payload::{self, KeySelection, ObjectKind},
         plugin::{MountContext, Mounter, ObjectNames, Spec, VolumePlugin},
         tokens::{TokenError, TokenKey},
     },
@@ -35,6 +35,10 @@ impl VolumePlugin for ProjectedPlugin {
     }
 
     fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn is_relabelled(&self) -> bool {
         true
     }
 
@@ -71,10 +75,18 @@ fn content(context: &MountContext, sources: &[VolumeProjection], default_mode: u
     for (index, source) in sources.iter().enumerate() {
         if let Some(map) = &source.config_map {
             let (name, items, optional) = (&map.name, map.items.as_deref(), map.optional);
-            files.extend(config_map::content(context, &KeySelection { name, items, optional, default_mode })?);
+            files.extend(keyed_object::content(
+                context,
+                ObjectKind::ConfigMap,
+                &KeySelection { name, items, optional, default_mode },
+            )?);
         } else if let Some(s) = &source.secret {
             let (name, items, optional) = (&s.name, s.items.as_deref(), s.optional);
-            files.extend(secret::content(context, &KeySelection { name, items, optional, default_mode })?);
+            files.extend(keyed_object::content(
+                context,
+                ObjectKind::Secret,
+                &KeySelection { name, items, optional, default_mode },
+            )?);
         } else if let Some(api) = &source.downward_api {
             files.extend(downward_api::content(context, api.items.as_deref().unwrap_or_default(), default_mode)?);
         } else if let Some(token) = &source.service_account_token {
@@ -161,6 +173,9 @@ mod tests {
             actual: &ActualStateOfWorld::default(),
             ownership: &Default::default(),
             timestamp: "now",
+            selinux_label: None,
+            secret: None,
+            network_disks: &Default::default(),
         })
     }
 

@@ -20,6 +20,8 @@ pub struct ActualStateOfWorld {
     republished: HashMap<String, BTreeSet<String>>,
     /// Claims whose volumes can grow, and when their sizes were last compared, by pod UID.
     expandable: HashMap<String, BTreeMap<String, Duration>>,
+    /// Volumes whose files the container runtime is to label, by pod UID.
+    relabelled: HashMap<String, BTreeSet<String>>,
     /// How large claims of drivers are here, by pod UID.
     sizes: HashMap<String, BTreeMap<String, i64>>,
 }
@@ -66,6 +68,14 @@ impl ActualStateOfWorld {
         due.into_iter().filter_map(|name| Some((name.clone(), paths?.get(&name)?.clone()))).collect()
     }
 
+    pub fn mark_relabelled(&mut self, uid: &str, volume: &str) {
+        self.relabelled.entry(uid.into()).or_default().insert(volume.into());
+    }
+
+    pub fn relabelled(&self, uid: &str) -> BTreeSet<String> {
+        self.relabelled.get(uid).cloned().unwrap_or_default()
+    }
+
     pub fn mark_republished(&mut self, uid: &str, volume: &str) {
         self.republished.entry(uid.into()).or_default().insert(volume.into());
     }
@@ -76,6 +86,7 @@ impl ActualStateOfWorld {
 
     pub fn mark_pod_unmounted(&mut self, uid: &str) {
         self.republished.remove(uid);
+        self.relabelled.remove(uid);
         self.expandable.remove(uid);
         self.sizes.remove(uid);
         self.pods.remove(uid);

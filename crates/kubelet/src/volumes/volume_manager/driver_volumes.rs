@@ -3,14 +3,14 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{VolumeManager, node_expansion::Expandable};
 use crate::{
     csi::{mounter::MountRequest, volume::CsiVolume, volume_stats::DriverStats},
     pod::pod_spec,
-    volumes::error::VolumeError,
+    volumes::{error::VolumeError, file_system, plugin::Spec},
 };
 
 /// How often a driver that wants to hear of its volumes again is called.
@@ -22,10 +22,12 @@ impl VolumeManager {
         pod: &Pod,
         volume_name: &str,
         volume: CsiVolume,
-        persistent: Option<&PersistentVolume>,
+        spec: Spec<'_>,
     ) -> Result<Option<Duration>, VolumeError> {
-        let uid = pod_spec::uid(pod);
+        let (uid, persistent) = (pod_spec::uid(pod), spec.persistent());
         self.csi.drivers_known().await?;
+        let has_label = self.csi.has_selinux_mount(&volume);
+        let selinux_label = self.selinux.mount_label(pod, volume_name, spec, has_label)?;
         let republishes = self.csi.requires_republish(&volume);
         let (tokens, renewal) = self.driver_tokens(pod, &volume).await?;
         let security_context = pod_spec::spec(pod).security_context.as_ref();
@@ -40,12 +42,18 @@ impl VolumeManager {
             tokens,
             is_remount,
             ownership: Arc::default(),
+            selinux_label,
         };
         let path = self.telling_ownership(pod, &request.ownership, self.csi.mount(&request)).await?;
         if let Some(persistent) = persistent.filter(|_| !is_remount) {
             self.expand(pod, Expandable::Driver(&request.volume), persistent, &path, None).await?;
         }
+        let label_files = self.selinux.is_enabled() && request.selinux_label.is_none() && !request.volume.read_only;
+        let label_files = label_files && file_system::has_labels(&path)?;
         let mut actual = self.actual.lock();
+        if label_files {
+            actual.mark_relabelled(uid, volume_name);
+        }
         actual.mark_mounted(uid, volume_name, path);
         if persistent.is_some() {
             actual.mark_expandable(uid, volume_name, self.env.monotonic());

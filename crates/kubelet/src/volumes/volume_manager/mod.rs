@@ -14,7 +14,7 @@ mod reconciler;
 mod toy_plugin_tests;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -26,7 +26,7 @@ use desired_state_of_world::DesiredStateOfWorld;
 use desired_state_of_world_populator::Uses;
 use env::Env;
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Volume};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Secret, Volume};
 use metrics::Metrics;
 use parking_lot::Mutex;
 use reconciler::{Action, reconcile};
@@ -34,10 +34,13 @@ use reconciler::{Action, reconcile};
 use super::{
     certificates::{CertificateManager, CertificateSources},
     error::{SetUpError, TearDownError, VolumeError},
-    file_system, operation_metrics,
+    file_system,
+    network_disks::NetworkDisks,
+    operation_metrics,
     ownership_progress::OwnershipProgress,
     plugin::{MountContext, Mounter, Spec, VolumePlugin, VolumePlugins, is_claim, is_read_only_claim, type_name},
     plugins::PLUGINS,
+    selinux::Selinux,
     tokens::{TokenError, TokenKey, TokenManager},
 };
 use crate::{
@@ -65,6 +68,8 @@ pub struct VolumeManager {
     actual: Mutex<ActualStateOfWorld>,
     files: FileWork,
     csi: Arc<CsiManager>,
+    network_disks: NetworkDisks,
+    selinux: Selinux,
 }
 
 /// What a set-up needs to know beside the pod.
@@ -75,11 +80,21 @@ pub struct MountFacts<'a> {
     pub node: NodeFacts,
 }
 
+/// What was fetched for a volume before it is mounted.
+struct Found<'a> {
+    tokens: &'a BTreeMap<TokenKey, String>,
+    certificates: &'a CertificateSources,
+    secret: Option<&'a BTreeMap<String, String>>,
+    label: Option<&'a str>,
+}
+
 pub struct MountedVolumes {
     /// By the volumes' names.
     pub paths: BTreeMap<String, PathBuf>,
     /// When a token must be renewed.
     pub refresh_after: Option<Duration>,
+    /// Those whose files the container runtime is to label; `None` where SELinux is off.
+    pub relabelled: Option<BTreeSet<String>>,
 }
 
 impl VolumeManager {
@@ -109,6 +124,8 @@ impl VolumeManager {
             actual: Mutex::default(),
             files,
             csi,
+            network_disks: NetworkDisks::new(&config.root_dir),
+            selinux: Selinux::new(config),
         }
     }
 
@@ -153,7 +170,8 @@ impl VolumeManager {
             }
             let look_again = self.actual.lock().look_again_after(uid);
             let refresh_after = [refresh_after, look_again].into_iter().flatten().min();
-            Ok(MountedVolumes { paths: self.paths(uid), refresh_after })
+            let relabelled = self.selinux.is_enabled().then(|| self.actual.lock().relabelled(uid));
+            Ok(MountedVolumes { paths: self.paths(uid), refresh_after, relabelled })
         })
     }
 
@@ -201,12 +219,19 @@ impl VolumeManager {
             desired_state_of_world_populator::check_node_affinity(persistent, &node)?;
         }
         if let Some(csi) = CsiVolume::new(spec, pod) {
-            return self.mount_by_driver(pod, &volume.name, csi, spec.persistent()).await;
+            return self.mount_by_driver(pod, &volume.name, csi, spec).await;
         }
         let plugin = self.plugins.find(spec).ok_or_else(|| no_plugin(spec))?;
         let (tokens, refresh_after) = self.fetch_tokens(pod, plugin.tokens(volume)).await?;
         let certificates = self.certificates.sources(pod, volume).await?;
-        let (mounter, progress) = self.new_mounter(plugin, spec, pod, &volume.name, facts, &tokens, &certificates)?;
+        let label = self.selinux.mount_label(pod, &volume.name, spec, plugin.has_selinux_mount())?;
+        let secret = match plugin.secret(spec, pod) {
+            Some((namespace, name)) => Some(self.secret(&namespace, &name).await?),
+            None => None,
+        };
+        let found =
+            Found { tokens: &tokens, certificates: &certificates, secret: secret.as_ref(), label: label.as_deref() };
+        let (mounter, progress) = self.new_mounter(plugin, spec, pod, &volume.name, facts, &found)?;
         let uid = pod_spec::uid(pod);
         let mounted = self.files.run(format!("{uid}/{}", volume.name), mounter);
         let done = self.telling_ownership(pod, &progress, mounted).await?;
@@ -216,7 +241,13 @@ impl VolumeManager {
             self.expand(pod, expandable, persistent, &done.path, None).await?;
             self.actual.lock().mark_expandable(uid, &volume.name, self.env.monotonic());
         }
-        self.actual.lock().mark_mounted(uid, &volume.name, done.path);
+        {
+            let mut actual = self.actual.lock();
+            if plugin.is_relabelled() && label.is_none() && !is_read_only_claim(volume) {
+                actual.mark_relabelled(uid, &volume.name);
+            }
+            actual.mark_mounted(uid, &volume.name, done.path);
+        }
         if let Some(warning) = done.warning {
             self.recorder.warning(&client::reference(pod), warning.reason, warning.message);
         }
@@ -241,8 +272,7 @@ impl VolumeManager {
         pod: &Pod,
         volume_name: &str,
         facts: &MountFacts,
-        tokens: &BTreeMap<TokenKey, String>,
-        certificates: &CertificateSources,
+        found: &Found,
     ) -> Result<(Mounter, Arc<OwnershipProgress>), VolumeError> {
         let ownership = Arc::default();
         let time = self.env.now().strftime("%Y_%m_%d_%H_%M_%S");
@@ -253,16 +283,26 @@ impl VolumeManager {
             pod_ips: facts.pod_ips,
             host_ips: facts.host_ips,
             node: &facts.node,
-            tokens,
-            certificates,
+            tokens: found.tokens,
+            certificates: found.certificates,
             pods_dir: &self.pods_dir,
             local_storage_dir: &self.local_storage_dir,
             actual: &self.actual.lock(),
             ownership: &ownership,
             timestamp: &format!("{time}.{}", self.env.random_u64() % 10_000_000_000),
+            selinux_label: found.label,
+            secret: found.secret,
+            network_disks: &self.network_disks,
         };
         let mounter = plugin.new_mounter(spec, &context)?;
         Ok((mounter, ownership))
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<BTreeMap<String, String>, VolumeError> {
+        let found = self.client.namespaced::<Secret>(namespace).get(name).await;
+        let key = format!("{namespace}/{name}");
+        let data = found.map_err(|source| VolumeError::GetSecret { key, source })?.data.unwrap_or_default();
+        Ok(data.into_iter().map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned())).collect())
     }
 
     async fn fetch_tokens(
@@ -298,7 +338,10 @@ impl VolumeManager {
         self.certificates.forget(uid);
         let directory = self.pods_dir.join(uid);
         // However long it takes: nothing but this pod's end waits for it.
-        Ok(env::spawn_blocking(move || file_system::remove(&directory)).await??)
+        env::spawn_blocking(move || file_system::remove(&directory)).await??;
+        // Disks are let go when nothing of the pod has them mounted any more.
+        let (disks, uid) = (self.network_disks.clone(), uid.to_string());
+        Ok(env::spawn_blocking(move || disks.release(&uid)).await??)
     }
 
     /// UIDs of the pods that have a directory.
