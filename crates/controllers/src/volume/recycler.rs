@@ -12,8 +12,8 @@ use crate::common::{meta::Object, pods};
 
 pub const NAMESPACE: &str = "default";
 const PREFIX: &str = "recycler-for-";
-/// Has a shell and `find`.
-const IMAGE: &str = "debian:bookworm-slim";
+/// Upstream's; it has a shell and `find`.
+const IMAGE: &str = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6";
 const EMPTY: &str = "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1";
 const NFS_SECONDS_MIN: i64 = 300;
 const HOST_PATH_SECONDS_MIN: i64 = 60;
