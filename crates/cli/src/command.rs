@@ -49,6 +49,9 @@ macro_rules! subcommand {
     };
 }
 
+/// Whatever stands behind them that they do not know.
+const GROUPS_THAT_ONLY_HELP: [&str; 2] = ["alpha", "certificate"];
+
 const GLOBALS: FlagTables = &[GLOBAL];
 
 pub enum Invocation {
@@ -100,6 +103,7 @@ impl Invocation {
                         tables.push(found.flags);
                     }
                     _ if help => {}
+                    _ if GROUPS_THAT_ONLY_HELP.contains(&command.name) => help = true,
                     _ if !command.commands.is_empty() && command.run.is_none() => {
                         return Err((unknown_command(command, &path, argument), path));
                     }
@@ -107,10 +111,8 @@ impl Invocation {
                 },
             }
         }
-        // Two groups of kubectl take no subcommand for a question.
         if help
-            || (command.run.is_none()
-                && (std::ptr::eq(command, root) || ["alpha", "certificate"].contains(&command.name)))
+            || (command.run.is_none() && (std::ptr::eq(command, root) || GROUPS_THAT_ONLY_HELP.contains(&command.name)))
         {
             return Ok(Self::Help(help_text(command, &path, Translation::of_environment())));
         }

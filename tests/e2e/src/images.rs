@@ -22,8 +22,8 @@ http { access_log off; server { listen 80; listen [::]:80; location / { return 2
 /// Applets that tests call by name.
 const APPLETS: &[&str] = &[
     "sh", "cat", "echo", "env", "false", "grep", "head", "hostname", "httpd", "id", "ip", "kill", "ls", "mkdir",
-    "mount", "nc", "netstat", "nslookup", "ps", "pwd", "rm", "sed", "sleep", "stat", "test", "timeout", "touch", "tr",
-    "true", "wc", "wget", "yes",
+    "mount", "nc", "netstat", "nslookup", "ps", "pwd", "rm", "sed", "sleep", "stat", "stty", "test", "timeout",
+    "touch", "tr", "true", "wc", "wget", "yes",
 ];
 
 /// One name, one image: whether a pod may use one that is present depends on how it came.

@@ -8,6 +8,7 @@ mod join;
 mod kubectl;
 mod load;
 mod process;
+mod terminal;
 mod traces;
 
 pub use cluster::{Cluster, KEEP, Options, free_port, minke};
@@ -16,4 +17,5 @@ pub use join::JoinCommand;
 pub use kubectl::{Kubectl, Namespace, Output, eventually};
 pub use load::{http_get, update_under_load};
 pub use process::Process;
+pub use terminal::Terminal;
 pub use traces::{id, id_of, pod_traces, traces};

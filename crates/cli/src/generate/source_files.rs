@@ -35,6 +35,14 @@ impl SourceFiles for Disk {
     }
 }
 
+/// Stricter than what a container's variables may be called.
+const VARIABLE_RULE: &str = "a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and must not start with a digit (e.g. 'my.env-name', or 'MY_ENV.NAME', or 'MyEnvName1', regex used for validation is '[-._a-zA-Z][-._a-zA-Z0-9]*')";
+
+fn is_variable(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    name.bytes().all(fits) && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+}
+
 /// Lines of `KEY=VALUE`; a key alone takes its value from the environment. Comments and empty lines are left out.
 pub fn env_file(bytes: &[u8], environment: impl Fn(&str) -> Option<String>) -> Result<Vec<(String, String)>, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "env file contains invalid utf8 bytes".to_string())?;
@@ -46,18 +54,14 @@ pub fn env_file(bytes: &[u8], environment: impl Fn(&str) -> Option<String>) -> R
             continue;
         }
         let (key, value) = match line.split_once('=') {
-            Some((key, value)) => (key, Some(value.to_string())),
-            None => (line, environment(line)),
+            Some((key, value)) => (key, value.to_string()),
+            None => (line, environment(line).unwrap_or_default()),
         };
-        let wrong = api::names::environment_variable(key);
-        if !wrong.is_empty() {
-            return Err(format!(
-                "{} is not a valid key name: {}",
-                crate::template::go_format::quote(key),
-                wrong.join(";")
-            ));
+        if !is_variable(key) {
+            let quoted = crate::template::go_format::quote(key);
+            return Err(format!("{quoted} is not a valid key name: {VARIABLE_RULE}"));
         }
-        pairs.extend(value.map(|value| (key.to_string(), value)));
+        pairs.push((key.to_string(), value));
     }
     Ok(pairs)
 }

@@ -49,7 +49,7 @@ pub fn choose(config: &Config, matches: &Matches) -> Result<Resolved> {
     let cluster = match config.cluster(&cluster_name) {
         Some(cluster) => cluster.clone(),
         None if matches.opt("cluster").is_none() => nothing(),
-        None => return Err(Failure::message(format!("no server found for cluster {cluster_name:?}"))),
+        None => return Err(Failure::message(format!("cluster {cluster_name:?} does not exist"))),
     };
     let user = match config.user(&user_name) {
         Some(user) => user.clone(),
@@ -306,13 +306,11 @@ fn override_user(user: &mut Entry, matches: &Matches, here: &Path) -> Result<()>
     for flag in ["username", "password"] {
         if let Some(value) = matches.opt(flag) {
             user.value[flag] = value.into();
-            user.value["token"] = Value::Null;
+            // Both by flags contradict each other.
+            if matches.opt("token").is_none() {
+                user.value["token"] = Value::Null;
+            }
         }
-    }
-    if matches.opt("username").is_some() && matches.opt("token").is_some() {
-        return Err(Failure::message(
-            "more than one authentication method found for ; found [basicAuth token], only one is allowed",
-        ));
     }
     Ok(())
 }
@@ -341,8 +339,8 @@ fn impersonation(user: &Entry, matches: &Matches, headers: &mut Vec<(HeaderName,
     };
     if name.is_empty() {
         if !groups.is_empty() || !uid.is_empty() || matches.changed("as-user-extra") {
-            return Err(Failure::message(format!(
-                "requesting uid, groups or user-extra for {} without impersonating a user",
+            return Err(Failure::Plain(format!(
+                "Error in configuration: requesting uid, groups or user-extra for {} without impersonating a user",
                 user.name
             )));
         }

@@ -15,7 +15,8 @@ pub fn usable(user: &Entry, cluster: &Entry) -> Result<()> {
     problems.extend(of_cluster(cluster));
     match problems.as_slice() {
         [] => Ok(()),
-        [one] => Err(Failure::message(one.clone())),
+        // A contradiction is the configuration's as a whole.
+        [one] => Err(Failure::Plain(format!("Error in configuration: {one}"))),
         many => Err(Failure::Plain(format!("Error in configuration: \n* {}", many.join("\n* ")))),
     }
 }

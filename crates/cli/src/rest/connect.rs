@@ -13,6 +13,8 @@ use rustls::{SignatureScheme, pki_types::ServerName, sign::CertifiedKey};
 use super::{Body, Transport, Upgrade, proxy_environment, tls_error};
 use crate::failure::{Failure, Result};
 
+const RESOLVER_FILE: &str = "/etc/resolv.conf";
+
 /// What a kubeconfig and the flags come to.
 #[derive(Default, Clone)]
 pub struct Connection {
@@ -152,10 +154,19 @@ fn checked_port(server: &str) -> Result<()> {
     }
 }
 
+/// The server that Go asks first, and names.
+fn name_server(file: &str) -> Option<String> {
+    let mut words = file.lines().find(|line| line.starts_with("nameserver"))?.split_whitespace();
+    let address = words.nth(1)?;
+    Some(if address.contains(':') { format!("[{address}]") } else { address.to_string() })
+}
+
 /// The system's words as Go's.
 fn worded(text: &str, name: &str) -> String {
     if text.contains("failed to lookup address") {
-        return format!("dial tcp: lookup {name}: no such host");
+        let asked = std::fs::read_to_string(RESOLVER_FILE).ok().and_then(|file| name_server(&file));
+        let asked = asked.map(|server| format!(" on {server}:53")).unwrap_or_default();
+        return format!("dial tcp: lookup {name}{asked}: no such host");
     }
     if text.contains("deadline has elapsed") {
         return format!("dial tcp: connecting to {name}: i/o timeout");
@@ -268,6 +279,14 @@ mod tests {
         assert_eq!((answer.is_err(), first), (true, HANDSHAKE));
         let (stream, first) = join(transport.connect(), heard()).await;
         assert_eq!((stream.is_err(), first), (true, HANDSHAKE));
+    }
+
+    #[test]
+    fn a_name_server_is_named() {
+        let check = |file: &str, wanted: Option<&str>| assert_eq!(name_server(file).as_deref(), wanted, "{file}");
+        check("# x\nsearch a.test\nnameserver 10.0.0.2\nnameserver 10.0.0.3\n", Some("10.0.0.2"));
+        check("nameserver fd00::1", Some("[fd00::1]"));
+        check("search a.test\n", None);
     }
 
     #[tokio::test]

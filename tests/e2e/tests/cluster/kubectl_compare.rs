@@ -503,7 +503,7 @@ spec:
 
 const SHARED_RETRIES: usize = 5;
 
-fn stock() -> PathBuf {
+pub fn stock() -> PathBuf {
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/kubectl-1.35");
     assert!(clients.exists(), "stock kubectl is missing: tools/install test");
     clients

@@ -9,6 +9,7 @@ mod ingress;
 mod journey;
 mod kubectl_client;
 mod kubectl_compare;
+mod kubectl_terminal;
 mod names;
 mod network;
 mod network_kinds;

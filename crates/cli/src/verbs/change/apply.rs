@@ -80,6 +80,9 @@ async fn apply(session: &Session, matches: &Matches) -> Result<()> {
     if matches.bool("all") && !selection.selector.is_empty() {
         return Err(Failure::message("cannot set --all and --selector at the same time"));
     }
+    if matches.changed("applyset") && std::env::var("KUBECTL_APPLYSET").ok().as_deref() != Some("true") {
+        return Err(Failure::flag("unknown flag: --applyset"));
+    }
     if !matches.str("applyset").is_empty() && !matches.bool("prune") {
         return Err(Failure::message("--applyset requires --prune"));
     }

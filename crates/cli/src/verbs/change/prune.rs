@@ -82,9 +82,6 @@ impl Pruning {
             if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
                 return Err(Failure::message(format!("--{flag} is incompatible with --applyset")));
             }
-            if std::env::var("KUBECTL_APPLYSET").ok().as_deref() != Some("true") {
-                return Err(Failure::message("--applyset requires KUBECTL_APPLYSET=true"));
-            }
         } else if !matches.bool("all") && selection.selector.is_empty() {
             return Err(Failure::message(
                 "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
@@ -122,7 +119,7 @@ impl Pruning {
             grace_period_seconds: None,
             parent: None,
             set_id: OnceCell::new(),
-            warns: false,
+            warns: selection.enforce_namespace,
         }
     }
 

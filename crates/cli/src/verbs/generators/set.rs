@@ -136,7 +136,7 @@ struct Job<'a> {
     /// Stands before what the server has against it.
     refused: &'static str,
     edit: Edit<'a>,
-    /// Whether objects that stay as they are are spoken of.
+    /// Whether objects that stay as they are are sent and spoken of.
     unchanged_too: bool,
 }
 
@@ -184,9 +184,6 @@ async fn change_all(
         record(&mut wanted, matches);
         if matches.bool("local") || operation.dry_run == DryRun::Client {
             operation.print(session, &info, &wanted, job.done)?;
-            continue;
-        }
-        if unchanged {
             continue;
         }
         match send(session, matches, &info, &wanted, operation.dry_run).await {

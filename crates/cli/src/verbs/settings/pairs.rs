@@ -90,6 +90,12 @@ pub async fn run(session: &Session, matches: &Matches, subject: &Subject) -> Res
     if pairs == Pairs::default() && !listing {
         return Err(Failure::message(format!("at least one {} update is required", subject.word)));
     }
+    if selection.local && !selection.arguments.is_empty() {
+        let file = if subject.word == "label" { "pod" } else { "rsrc" };
+        return Err(Failure::message(format!(
+            "can only use local files by -f {file}.yaml or --filename={file}.json when --local=true is set"
+        )));
+    }
     let version = matches.str("resource-version");
     let mut operation = Operation::of(session, matches)?;
     let (infos, mut failures) = selection.select(session).await?;
