@@ -3,6 +3,7 @@
 //! from `kube-cel`, others from a `Library`; `types` finds what cannot work before it runs.
 //! An expression is compiled once; evaluating it changes nothing, never panics on input, and ends (`metering`).
 
+pub mod admission;
 pub mod authorizer;
 pub mod blocking;
 pub mod cost_estimate;
@@ -10,6 +11,7 @@ pub mod device;
 pub mod error;
 pub mod escape;
 pub mod metering;
+pub mod openapi_types;
 pub mod types;
 
 mod checker;
@@ -133,7 +135,7 @@ impl Expression {
             for (name, value) in &variables.values {
                 context.add_variable_from_value(name.clone(), value.clone());
             }
-            CelValue::resolve(&self.evaluated, &context).map_err(|e| CelError::Evaluation(e.to_string()))
+            CelValue::resolve(&self.evaluated, &context).map_err(|e| CelError::evaluation(&e))
         };
         let guarded = || {
             let evaluated = std::panic::catch_unwind(AssertUnwindSafe(evaluate));

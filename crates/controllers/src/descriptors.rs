@@ -13,7 +13,8 @@ use crate::{
     endpoints, garbage_collector, horizontal_pod_autoscaler, job, load_balancer, namespace, node, replica_set,
     resource_claim, resource_quota,
     runner::{Controller, Setup},
-    service_account, service_cidr, stateful_set, storage_version, vertical_pod_autoscaler, volume,
+    service_account, service_cidr, stateful_set, storage_version, validating_admission_policy,
+    vertical_pod_autoscaler, volume,
 };
 
 pub struct ControllerDescriptor {
@@ -101,11 +102,13 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     descriptor("volumeattributesclass-protection-controller", "volumeattributesclass-protection-controller", "vacprotection", 1, volume::make_class_protection),
     descriptor("service-lb-controller", "service-controller", "service", 1, load_balancer::make),
     descriptor("local-storage-provisioner-controller", "local-storage-provisioner", "local_storage", 1, volume::make_local_storage),
+    descriptor("validatingadmissionpolicy-status-controller", "validatingadmissionpolicy-status-controller", "validatingadmissionpolicy-status", 1, validating_admission_policy::make),
     descriptor("service-cidr-controller", "service-cidrs-controller", "ipaddresses", 1, service_cidr::make),
     gated(CLUSTER_TRUST_BUNDLE, descriptor("kube-apiserver-serving-clustertrustbundle-publisher-controller", "kube-apiserver-serving-clustertrustbundle-publisher", "ca_cert_publisher_cluster_trust_bundles", 1, certificates::make_trust_bundle_publisher)),
     gated(POD_CERTIFICATE_REQUEST, descriptor("podcertificaterequest-cleaner-controller", "podcertificaterequestcleaner", "podcertificaterequest_cleaner", 1, certificates::make_pod_request_cleaner)),
     gated(STORAGE_VERSION_API, descriptor("storageversion-garbage-collector-controller", "storage-version-garbage-collector", "storage_version_garbage_collector_storageversions", 1, storage_version::make_garbage_collector)),
     gated(STORAGE_VERSION_MIGRATOR, descriptor("storage-version-migrator-controller", "storage-version-migrator-controller", "storage-version-migrator-controller", 5, storage_version::make_migrator)),
+    ControllerDescriptor { on_by_default: false, ..descriptor("selinux-warning-controller", "selinux-warning-controller", "selinux_warning", 1, volume::make_selinux_warning) },
     ControllerDescriptor { on_by_default: false, ..descriptor(VERTICAL_POD_AUTOSCALER, "vertical-pod-autoscaler", "verticalpodautoscaler", 1, vertical_pod_autoscaler::make) },
 ];
 

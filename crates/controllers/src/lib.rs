@@ -29,6 +29,7 @@ mod service_account;
 mod service_cidr;
 mod stateful_set;
 mod storage_version;
+mod validating_admission_policy;
 mod vertical_pod_autoscaler;
 mod volume;
 

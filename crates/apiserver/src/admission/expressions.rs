@@ -2,8 +2,6 @@
 //! Called by `registry` beside the validation of their kinds, since a broken expression would break every later request.
 //! What was stored already is not refused again for an expression that did not change.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
 use api::{
@@ -11,14 +9,11 @@ use api::{
     kinds::Resource,
 };
 
-use crate::{
-    cel::{
-        CelError, Expression, authorizer,
-        device::{self, DeviceSelector},
-        types::Type,
-    },
-    discovery::served::Set,
-    handlers::codec,
+use ::cel::admission::{check_source, policy_names, request_names};
+
+use crate::cel::{
+    device::{self, DeviceSelector},
+    types::Type,
 };
 
 /// Lists below `spec` of a policy, which of their fields are expressions, and what those must evaluate to.
@@ -31,12 +26,13 @@ const POLICY: [(&str, &str, Option<&str>); 5] = [
 ];
 
 /// What is wrong with the expressions of a new object, or of one that replaces `old`.
-pub fn errors(set: &Set, resource: &Resource, object: &Value, old: &Value) -> ErrorList {
+pub fn errors(resource: &Resource, object: &Value, old: &Value) -> ErrorList {
     let groups = ["admissionregistration.k8s.io", "resource.k8s.io"];
     let mut errors = ErrorList::new();
     if !groups.contains(&resource.group.as_str()) {
         return errors;
     }
+    let (object, old) = (api::kinds::as_stored(resource, object), api::kinds::as_stored(resource, old));
     let spec = || List { new: &object["spec"], old: &old["spec"], path: Path::new("spec") };
     match resource.plural.as_str() {
         "deviceclasses" => spec().check_selectors(&mut errors),
@@ -52,7 +48,7 @@ pub fn errors(set: &Set, resource: &Resource, object: &Value, old: &Value) -> Er
             }
         }
         "validatingadmissionpolicies" | "mutatingadmissionpolicies" => {
-            let names = policy_names(set, &object["spec"], Type::Dyn);
+            let names = names_of_policy(&object["spec"]);
             for (name, field, result) in POLICY {
                 spec().check(name, field, result, &names, &mut errors);
             }
@@ -126,42 +122,8 @@ impl<'a> List<'a> {
     }
 }
 
-pub fn check_source(source: &str, names: &[(&str, Type)]) -> Result<Type, CelError> {
-    Expression::compile(source)?.check(names)
-}
-
-/// What every expression of admission can name.
-fn request_names(object: Type) -> Vec<(&'static str, Type)> {
-    vec![
-        ("object", object.clone()),
-        ("oldObject", object),
-        ("request", Type::request()),
-        (authorizer::NAME, Type::Named("kubernetes.authorization.Authorizer")),
-        (authorizer::REQUEST_RESOURCE, Type::Named("kubernetes.authorization.ResourceCheck")),
-    ]
-}
-
-/// What the expressions of a policy can name, with the types of its variables as far as they are known.
-pub fn policy_names(set: &Set, spec: &Value, object: Type) -> Vec<(&'static str, Type)> {
-    // Where the object may be anything, so may the parameters: nobody is refused for what is found out later.
-    let known = !matches!(object, Type::Dyn);
-    let mut names = request_names(object);
-    let schema = codec::builtin_schema();
-    let namespace = schema.find_kind("", "v1", "Namespace");
-    names.push(("namespaceObject", namespace.map_or(Type::Dyn, |id| Type::Struct(schema, id))));
-    if spec["paramKind"].is_object() {
-        let (version, kind) = (&spec["paramKind"]["apiVersion"], &spec["paramKind"]["kind"]);
-        let served = set.resources.iter().find(|r| *kind == r.kind.as_str() && *version == r.api_version());
-        let typed = served.filter(|_| known).and_then(|s| s.schema.clone());
-        names.push(("params", typed.map_or(Type::Dyn, |(schema, id)| Type::Struct(schema, id))));
-    }
-    let mut variables: Vec<(String, Type)> = Vec::new();
-    for variable in spec["variables"].as_array().into_iter().flatten() {
-        let mut inside = names.clone();
-        inside.push(("variables", Type::Record("kubernetes.variables", Arc::new(variables.clone()))));
-        let found = check_source(variable["expression"].as_str().unwrap_or_default(), &inside).unwrap_or(Type::Dyn);
-        variables.push((variable["name"].as_str().unwrap_or_default().to_string(), found));
-    }
-    names.push(("variables", Type::Record("kubernetes.variables", Arc::new(variables))));
-    names
+/// What the expressions of a policy can name, whatever objects it is asked about. So its parameters may be anything too:
+/// nobody is refused for what is found out later.
+fn names_of_policy(spec: &Value) -> Vec<(&'static str, Type)> {
+    policy_names(spec, Type::Dyn, Type::Dyn)
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use ::cel::escape::escape;
+use ::cel::{escape::escape, openapi_types};
 use api::{
     field::{ErrorList, Path},
     kinds::internal_form,
 };
 
-use super::{default_values, field_path, rules::OLD_SELF, typed};
+use super::{default_values, field_path, rules::OLD_SELF};
 use crate::cel::{Expression, cost_estimate::DeclType, types::Type};
 
 /// What one rule may cost by estimate, over all places where it applies.
@@ -160,7 +160,7 @@ impl Part<'_> {
         if text("rule").trim().is_empty() {
             return errors.required(&at, "rule is not specified");
         }
-        let own = typed::type_of(self.schema, self.resource).unwrap_or(Type::Dyn);
+        let own = openapi_types::type_of(self.schema, self.resource).unwrap_or(Type::Dyn);
         let old = if rule["optionalOldSelf"] == true { Type::Dyn } else { own.clone() };
         let scope = [("self", own), (OLD_SELF, old)];
         let mut check_cost = |what: &str, at: &Path, expression: &Expression, times, errors: &mut ErrorList| {

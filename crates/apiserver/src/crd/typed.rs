@@ -1,6 +1,5 @@
-//! What rules see of custom resources: the types a schema declares, and values of these types.
-//! Used by `declared` (types, when a definition is written) and `rules` (values, for every object).
-//! What a schema does not describe can be compared, but has no type.
+//! What rules see of custom resources: values of the types that a schema declares (`cel::openapi_types`).
+//! Used by `rules`, for every object.
 
 use std::sync::Arc;
 
@@ -12,53 +11,8 @@ use kube_cel::cel::{
 };
 use serde_json::Value;
 
-use crate::cel::{from_json, map, types::Type};
-use ::cel::escape::escape;
-
-/// The type of what fits a schema; `None` if rules may not look at it.
-/// A `resource` has a kind and a name, whether or not its schema says so.
-pub fn type_of(schema: &Value, resource: bool) -> Option<Type> {
-    if schema["x-kubernetes-int-or-string"] == true {
-        return Some(Type::Dyn);
-    }
-    let inside = |word: &str| type_of(&schema[word], is_embedded(&schema[word])).map(Box::new);
-    Some(match schema["type"].as_str()? {
-        "array" => Type::List(inside("items")?),
-        "object" if schema["additionalProperties"].is_object() => Type::Map(inside("additionalProperties")?),
-        "object" => object(schema, resource),
-        "string" => match schema["format"].as_str() {
-            Some("byte") => Type::Bytes,
-            Some("duration") => Type::Duration,
-            Some("date" | "date-time") => Type::Timestamp,
-            _ => Type::String,
-        },
-        "boolean" => Type::Bool,
-        "number" => Type::Double,
-        "integer" => Type::Int,
-        _ => return None,
-    })
-}
-
-fn object(schema: &Value, resource: bool) -> Type {
-    let mut fields = Vec::new();
-    if resource {
-        let texts = |names: [&str; 2]| names.map(|name| (name.to_string(), Type::String)).to_vec();
-        fields.extend(texts(["apiVersion", "kind"]));
-        fields.push(("metadata".into(), Type::Record("object", Arc::new(texts(["name", "generateName"])))));
-    }
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        if let (Some(name), Some(kind)) = (escape(name), type_of(property, is_embedded(property)))
-            && !fields.iter().any(|(known, _)| *known == name)
-        {
-            fields.push((name, kind));
-        }
-    }
-    Type::Record("object", Arc::new(fields))
-}
-
-fn is_embedded(schema: &Value) -> bool {
-    schema["x-kubernetes-embedded-resource"] == true
-}
+use crate::cel::{from_json, map};
+use ::cel::escape::{escape, is_keyword};
 
 /// A value as its schema has it.
 pub fn value_of(value: &Value, schema: &Value) -> CelValue {
@@ -76,7 +30,14 @@ pub fn value_of(value: &Value, schema: &Value) -> CelValue {
                 // The keys of a map are data.
                 None => (name.clone(), value_of(value, &schema["additionalProperties"])),
             };
-            map(fields.iter().map(entry).collect())
+            let mut entries: Vec<_> = fields.iter().map(entry).collect();
+            // A field that is called as a keyword is found by either name.
+            if properties.is_some() {
+                let keywords = fields.keys().zip(&entries).filter(|(name, _)| is_keyword(name));
+                let keywords: Vec<_> = keywords.map(|(name, (_, value))| (name.clone(), value.clone())).collect();
+                entries.extend(keywords);
+            }
+            map(entries)
         }
         Value::String(text) if schema["type"] == "string" => {
             let format = schema["format"].as_str().and_then(|format| formatted(text, format));

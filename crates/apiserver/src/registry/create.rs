@@ -160,12 +160,7 @@ impl Registry {
         if crate::crd::is_definition(served) {
             crate::crd::validate_rules(&object, &mut errors);
         }
-        errors.put_expressions(expressions::errors(
-            &self.cluster.served.current(),
-            &served.resource,
-            &object,
-            &Value::Null,
-        ));
+        errors.put_expressions(expressions::errors(&served.resource, &object, &Value::Null));
         if !errors.is_empty() {
             return Err(ApiError::invalid(&served.group, &served.kind, &name, errors));
         }

@@ -282,6 +282,7 @@ impl Registry {
                 api::kinds::drop_disabled_fields(&change.served.resource, new, old, &self.config.feature_gates);
             }
             "status" => {
+                api::kinds::drop_disabled_status(&change.served.resource, new, &self.config.feature_gates);
                 behavior.prepare_status_update(new, old);
                 behavior.stamp_status_update(new, old, self.cluster.env.now());
             }
@@ -342,8 +343,7 @@ impl Registry {
                 if crate::crd::is_definition(served) && new["spec"] != old["spec"] {
                     crate::crd::validate_rules(new, &mut errors);
                 }
-                let set = self.cluster.served.current();
-                errors.put_expressions(expressions::errors(&set, &served.resource, new, old));
+                errors.put_expressions(expressions::errors(&served.resource, new, old));
             }
             "status" => served.behavior.validate_status_update(new, old, &mut errors),
             other => served.behavior.validate_subresource_update(other, new, old, &mut errors),

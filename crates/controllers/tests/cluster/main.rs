@@ -18,6 +18,7 @@ mod identities;
 mod jobs;
 mod namespaces;
 mod node;
+mod policies;
 mod quotas;
 mod rollouts;
 mod sets;

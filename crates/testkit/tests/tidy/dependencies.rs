@@ -13,7 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("store", &["env", "api"]),
     ("apiserver", &["env", "serve", "api", "cel", "store", "metrics"]),
     ("client", &["env", "api", "metrics"]),
-    ("controllers", &["env", "api", "client", "metrics"]),
+    ("controllers", &["env", "api", "cel", "client", "metrics"]),
     ("scheduler", &["env", "api", "client", "device-allocation", "metrics"]),
     ("cri", &["env"]),
     ("cni", &["env", "netfilter"]),

@@ -295,12 +295,10 @@ const ABSENT: &[&str] = &[
     "node-route-controller",
     "podcertificaterequest-cleaner-controller",
     "route",
-    "selinux-warning-controller",
     "storage-version-gc",
     "storage-version-migrator-controller",
     "storageversion-garbage-collector-controller",
     "svm",
-    "validatingadmissionpolicy-status-controller",
 ];
 
 /// The words of `--controllers` by their controllers' own names, each of which must be one that there is.
