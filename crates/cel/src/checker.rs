@@ -10,6 +10,7 @@ use kube_cel::cel::{
 use super::{
     authorizer,
     error::CelError,
+    escape,
     functions::{FUNCTIONS, LIBRARIES, STRING_FUNCTIONS, TYPE_NAMES, binary, operator, unary},
     types::Type,
 };
@@ -155,14 +156,14 @@ impl Checker {
             Type::Map(item) => *item,
             Type::Struct(schema, id) => {
                 let fields = schema.get(id);
-                match fields.field(name).or_else(|| fields.field(&crate::escape::unescape(name))) {
+                match fields.field(name).or_else(|| fields.field(&escape::unescape(name))) {
                     Some(field) => Type::from_schema_node(&schema, &field.node),
                     // A type without fields is one nobody described.
                     None if fields.preserve_unknown || fields.fields.is_empty() => Type::Dyn,
                     None => self.problem(at, format!("undefined field '{name}'")),
                 }
             }
-            Type::Record(_, fields) => match fields.iter().find(|(known, _)| known == name) {
+            Type::Record(_, fields) => match fields.iter().find(|(known, _)| known == name || is_escaped(known, name)) {
                 Some((_, kind)) => kind.clone(),
                 None => self.problem(at, format!("undefined field '{name}'")),
             },
@@ -257,6 +258,11 @@ impl Checker {
         self.scope.truncate(outside);
         result
     }
+}
+
+/// Whether the known field is the keyword `name`, which is written either way.
+fn is_escaped(known: &str, name: &str) -> bool {
+    escape::is_keyword(name) && known.strip_prefix("__").and_then(|rest| rest.strip_suffix("__")) == Some(name)
 }
 
 #[cfg(test)]

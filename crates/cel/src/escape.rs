@@ -28,6 +28,11 @@ const WORDS: [&str; 21] = [
 
 const SIGNS: [(&str, &str); 4] = [("__", "underscores"), (".", "dot"), ("-", "dash"), ("/", "slash")];
 
+/// Whether a field of this name is found escaped and as it is: after a dot a keyword can only be a field.
+pub fn is_keyword(name: &str) -> bool {
+    WORDS.contains(&name)
+}
+
 /// `None` for a name that no rule can write.
 pub fn escape(name: &str) -> Option<String> {
     if WORDS.contains(&name) {

@@ -51,6 +51,8 @@ fn values_have_the_types_of_their_schema() {
         "size(self.data) == 3",
         "type(self.port) == string && self.port.endsWith('%')",
         "self.a__dash__b == 1 && self.c__dot__d == 2 && self.__namespace__ == 'x'",
+        // After a dot a keyword can only be a field.
+        "has(self.namespace) && self.namespace == self.__namespace__",
         "self.snake_case == 3 && self.e__underscores__f == 4",
         "self.labels['a-b'] == 'c' && self.labels.all(k, k == 'a-b')",
     ] {

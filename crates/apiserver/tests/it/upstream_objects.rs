@@ -117,6 +117,24 @@ async fn what_public_manifests_hold_is_taken() {
     let named = |name: &str| json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "generateName": "w-" }, "name": name });
     s.post(&path, named("cookie")).await.expect(201);
     s.post(&path, named("coo[kie")).await.refused(422, "Invalid", "name in body should match");
+    // JobSet's definition: a field is called as a keyword of the language.
+    let claims = definition(
+        "sets.example.com",
+        "Set",
+        "Namespaced",
+        &["v1"],
+        &json!({ "type": "object", "properties": { "templates": {
+            "type": "array",
+            "maxItems": 9,
+            "items": { "type": "object", "properties": { "namespace": { "type": "string", "maxLength": 9 } } },
+            "x-kubernetes-validations": [{ "rule": "self.all(t, !has(t.namespace) || size(t.namespace) == 0)" }],
+        } } }),
+    );
+    let path = s.define(&claims).await;
+    let set = |namespace: &str| json!({ "apiVersion": "sets.example.com/v1", "kind": "Set",
+        "metadata": { "generateName": "s-" }, "templates": [{ "namespace": namespace }] });
+    s.post(&path, set("")).await.expect(201);
+    s.post(&path, set("x")).await.refused(422, "Invalid", "failed rule");
     // Of the examples of dynamic resource allocation: to compare quantities costs one.
     let expression = "device.attributes[\"driver.example.com\"].type == \"gpu\" &&\n\
                       device.capacity[\"driver.example.com\"].memory == quantity(\"64Gi\")";

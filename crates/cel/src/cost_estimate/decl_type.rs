@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use serde_json::Value;
 
-use crate::escape::escape;
+use crate::escape::{escape, is_keyword};
 
 /// The largest request that is taken, for estimates.
 pub const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
@@ -137,7 +137,10 @@ impl DeclType {
 
     pub fn field(&self, name: &str) -> Option<&Arc<Self>> {
         match &self.kind {
-            Kind::Object(fields) => fields.get(name),
+            Kind::Object(fields) => match fields.get(name) {
+                None if is_keyword(name) => fields.get(&format!("__{name}__")),
+                found => found,
+            },
             _ => None,
         }
     }
