@@ -144,6 +144,14 @@ impl ErrorList {
         self.errors.push(Error { kind, path: path.clone(), value: value.into(), detail: detail.into(), shown: None });
     }
 
+    /// The same, about a value that is found at `path`.
+    pub fn below(mut self, path: &Path) -> Self {
+        for error in &mut self.errors {
+            error.path = if error.path.0.is_empty() { path.clone() } else { path.child(&error.path.0) };
+        }
+        self
+    }
+
     pub fn required(&mut self, path: &Path, detail: &str) {
         self.push(ErrorType::Required, path, "", detail);
     }

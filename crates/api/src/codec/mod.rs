@@ -141,6 +141,11 @@ fn kind_of(schema: Option<(&Schema, TypeId)>) -> String {
 
 /// The error of a body that is no document at all.
 fn unreadable(bytes: &[u8], schema: Option<(&Schema, TypeId)>, why: &str) -> ApiError {
+    unrecognized(bytes, &kind_of(schema), why)
+}
+
+/// The error of a body whose type can't be told; it shows how the body begins.
+pub fn unrecognized(bytes: &[u8], kind: &str, why: &str) -> ApiError {
     let summary = match bytes {
         [] => "<empty>".to_string(),
         [b'{', ..] if bytes.len() > 30 => format!("{} ...", String::from_utf8_lossy(&bytes[..30])),
@@ -150,7 +155,6 @@ fn unreadable(bytes: &[u8], schema: Option<(&Schema, TypeId)>, why: &str) -> Api
                 + if bytes.len() > 30 { " ..." } else { "" }
         }
     };
-    let kind = kind_of(schema);
     ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why} ({summary})"))
 }
 
@@ -167,20 +171,28 @@ fn mistyped_document(
     schema: Option<(&Schema, TypeId)>,
     why: &str,
 ) -> ApiError {
-    for (field, value) in meta.iter().filter(|(field, _)| matches!(field.as_str(), "apiVersion" | "kind")) {
+    if let Some(why) = mistyped_type(meta) {
+        return unreadable(bytes, schema, &why);
+    }
+    let text = |field: &str| meta.get(field).cloned().unwrap_or_default();
+    let value = serde_json::json!({ "apiVersion": text("apiVersion"), "kind": text("kind") });
+    cannot_be_handled(&value, schema, why)
+}
+
+/// What is wrong with a type or version that is no text.
+pub fn mistyped_type(meta: &Map<String, Value>) -> Option<String> {
+    let found = meta.iter().filter(|(field, _)| matches!(field.as_str(), "apiVersion" | "kind"));
+    found.into_iter().find_map(|(field, value)| {
         let found = match value {
-            Value::Null | Value::String(_) => continue,
+            Value::Null | Value::String(_) => return None,
             Value::Bool(_) => "bool",
             Value::Number(_) => "number",
             Value::Array(_) => "array",
             Value::Object(_) => "object",
         };
         let what = format!("json: cannot unmarshal {found} into Go struct field .{field} of type string");
-        return unreadable(bytes, schema, &format!("couldn't get version/kind; json parse error: {what}"));
-    }
-    let text = |field: &str| meta.get(field).cloned().unwrap_or_default();
-    let value = serde_json::json!({ "apiVersion": text("apiVersion"), "kind": text("kind") });
-    cannot_be_handled(&value, schema, why)
+        Some(format!("couldn't get version/kind; json parse error: {what}"))
+    })
 }
 
 /// `Deployment in version "v1" cannot be handled as a Deployment: ...`.

@@ -310,7 +310,8 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
             Cursor::Node(Node::Struct(_)) if self.or == SchemaOr::Strings => {
                 (Cursor::Node(&Node::String), SchemaOr::Nothing)
             }
-            _ if !self.checked() => (Cursor::Any, SchemaOr::Nothing),
+            // Judged by the validation of the custom resource; nothing declares fields of what is in it.
+            _ if !self.checked() => (Cursor::Node(&Node::String), SchemaOr::Nothing),
             Cursor::Node(Node::Bytes) => (Cursor::Node(&Node::Int32), SchemaOr::Nothing),
             Cursor::Node(Node::Quantity) => return Err(self.walk.fail(quantity::FORMAT_WRONG.into())),
             Cursor::Node(Node::Struct(_)) if self.or == SchemaOr::Bool => {
@@ -338,7 +339,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
             Cursor::Node(Node::Struct(id)) => self.fields(*id, map),
             Cursor::Node(Node::Map(item, _)) => self.entries(Cursor::Node(item), map),
             Cursor::Any | Cursor::Node(Node::Any | Node::Fields) => self.entries(Cursor::Any, map),
-            _ if !self.checked() => self.entries(Cursor::Any, map),
+            _ if !self.checked() => self.undeclared(map),
             Cursor::Node(Node::Quantity) => Err(self.walk.fail(quantity::FORMAT_WRONG.into())),
             _ => Err(self.walk.mismatch("object", self.node)),
         }
@@ -346,6 +347,15 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
 }
 
 impl<'w, 's> NodeSeed<'w, 's> {
+    /// An object where a custom resource declares something else: none of its fields is known.
+    fn undeclared<'de, A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            self.walk.problem("unknown", &name);
+            map.next_value::<IgnoredAny>()?;
+        }
+        Ok(Value::Object(Map::new()))
+    }
+
     fn fields<'de, A: MapAccess<'de>>(self, id: TypeId, mut map: A) -> Result<Value, A::Error> {
         let of = self.walk.schema.get(id);
         let mut out = Map::new();

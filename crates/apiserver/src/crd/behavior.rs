@@ -10,11 +10,14 @@ use api::{
 };
 
 use super::{check::Check, rules::Rules};
+use crate::registry::custom::ScalePaths;
 
 pub struct CustomBehavior {
     pub check: Check,
     pub rules: Option<Rules>,
     pub status: bool,
+    /// Where it keeps what a Scale shows, if it can be scaled.
+    pub scale: Option<ScalePaths>,
     /// `spec.color`, as selectors name it.
     pub selectable: Vec<String>,
     /// What every use of a deprecated version is warned of.
@@ -26,9 +29,12 @@ const BLOCKING: [ErrorType; 5] =
     [ErrorType::NotSupported, ErrorType::Required, ErrorType::TooLong, ErrorType::TooMany, ErrorType::TypeInvalid];
 
 impl CustomBehavior {
-    fn errors(&self, object: &Value, old: Option<&Value>) -> ErrorList {
+    fn errors(&self, object: &Value, old: Option<&Value>, whole: bool) -> ErrorList {
         let mut errors = ErrorList::new();
         self.check.check(&Path::default(), object, old, &mut errors);
+        if let Some(scale) = &self.scale {
+            check_scale(scale, object, whole, &mut errors);
+        }
         let Some(rules) = &self.rules else { return errors };
         if errors.iter().any(|e| BLOCKING.contains(&e.kind)) {
             let words = "some validation rules were not checked because the object was invalid; \
@@ -40,6 +46,55 @@ impl CustomBehavior {
         rules.check(object, old, &mut errors);
         errors
     }
+}
+
+/// What a Scale shows must be what it can show; the spec is looked at only with a `whole` object.
+fn check_scale(scale: &ScalePaths, object: &Value, whole: bool, errors: &mut ErrorList) {
+    let spec = whole.then_some(&scale.spec_replicas);
+    for path in spec.into_iter().chain([&scale.status_replicas]) {
+        let at = Path::new(path);
+        match at_path(object, path, "int64", Value::as_i64) {
+            Err(why) => errors.invalid(&at, 0, why),
+            Ok(Some(number)) if number < 0 => errors.invalid(&at, number, "should be a non-negative integer"),
+            Ok(Some(number)) if number > i64::from(i32::MAX) => {
+                errors.invalid(&at, number, format!("should be less than or equal to {}", i32::MAX));
+            }
+            Ok(_) => {}
+        }
+    }
+    if let Some(path) = &scale.label_selector
+        && let Err(why) = at_path(object, path, "string", |found| found.as_str().map(drop))
+    {
+        errors.invalid(&Path::new(path), "", why);
+    }
+}
+
+/// What is at a path such as `.spec.replicas`, if there is anything; what is in the way is told as Go prints it.
+fn at_path<T>(
+    object: &Value,
+    path: &str,
+    wanted: &str,
+    read: impl Fn(&Value) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let mismatch = |seen: &str, found: &Value, wanted: &str| {
+        let kind = api::patch::go_type(found);
+        let shown = api::patch::go_text(found);
+        format!("{seen} accessor error: {shown} is of the type {kind}, expected {wanted}")
+    };
+    let mut place = object;
+    let mut seen = String::new();
+    for step in path.trim_start_matches('.').split('.') {
+        match place {
+            Value::Object(fields) => match fields.get(step) {
+                Some(found) => place = found,
+                None => return Ok(None),
+            },
+            Value::Null => return Ok(None),
+            other => return Err(mismatch(&format!("{seen}.{step}"), other, "map[string]interface{}")),
+        }
+        seen = format!("{seen}.{step}");
+    }
+    read(place).map(Some).ok_or_else(|| mismatch(path, place, wanted))
 }
 
 impl Behavior for CustomBehavior {
@@ -60,15 +115,15 @@ impl Behavior for CustomBehavior {
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        errors.append(self.errors(object, None));
+        errors.append(self.errors(object, None, true));
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        errors.append(self.errors(object, Some(old)));
+        errors.append(self.errors(object, Some(old), true));
     }
 
     fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        errors.append(self.errors(object, Some(old)));
+        errors.append(self.errors(object, Some(old), false));
     }
 
     fn selectable_fields(&self, object: &Value) -> Vec<(String, String)> {

@@ -82,18 +82,21 @@ impl Check {
         if old == Some(value) || (value.is_null() && self.nullable) {
             return;
         }
-        if !self.type_fits(path, value, errors) {
-            return;
-        }
-        self.check_enum(path, value, errors);
+        // A value of another type is judged by whatever else applies to it.
+        self.check_type(path, value, errors);
+        self.check_combinations(path, value, old, errors);
         match value {
             Value::String(text) => self.check_text(path, text, errors),
             Value::Number(_) => self.check_number(path, value, errors),
             Value::Array(items) => self.check_items(path, items, old.and_then(Value::as_array), errors),
-            Value::Object(map) => self.check_members(path, map, old, errors),
             _ => {}
         }
-        self.check_combinations(path, value, old, errors);
+        if !value.is_null() {
+            self.check_enum(path, value, errors);
+        }
+        if let Value::Object(map) = value {
+            self.check_members(path, map, old, errors);
+        }
     }
 
     fn fits(&self, path: &Path, value: &Value) -> bool {
@@ -102,27 +105,32 @@ impl Check {
         errors.is_empty()
     }
 
-    fn type_fits(&self, path: &Path, value: &Value, errors: &mut ErrorList) -> bool {
+    fn check_type(&self, path: &Path, value: &Value, errors: &mut ErrorList) {
         let found = type_name(value);
         if self.int_or_string {
-            let fits = matches!(found, "integer" | "string");
-            if !fits {
+            if !matches!(found, "integer" | "string") {
                 errors.invalid(path, found, format!("{path} in body must be of type integer,string: {found:?}"));
             }
-            return fits;
+            return;
         }
-        let Some(wanted) = self.kind.as_deref() else { return true };
+        let Some(wanted) = self.kind.as_deref() else { return };
         let whole = value.as_f64().is_some_and(|n| n.fract() == 0.0);
-        let fits = wanted == found || (wanted == "number" && found == "integer") || (wanted == "integer" && whole);
-        if !fits {
-            errors.push(
-                api::field::ErrorType::TypeInvalid,
-                path,
-                found,
-                format!("{path} in body must be of type {wanted}: {found:?}"),
-            );
+        if wanted == found || (wanted == "number" && found == "integer") || (wanted == "integer" && whole) {
+            return;
         }
-        fits
+        match (&self.format, value) {
+            // A text or list where another one is wanted in a form of its own is judged by that form.
+            (Some(_), Value::String(_) | Value::Array(_)) if !matches!(wanted, "number" | "integer") => {}
+            (Some(format), Value::Number(_) | Value::Bool(_) | Value::Object(_)) => {
+                let form = match value {
+                    Value::Number(number) if number.is_f64() => "float64",
+                    Value::Number(_) => "int64",
+                    _ => "",
+                };
+                mistyped(path, form, format, errors);
+            }
+            _ => mistyped(path, found, wanted, errors),
+        }
     }
 
     fn check_enum(&self, path: &Path, value: &Value, errors: &mut ErrorList) {
@@ -151,7 +159,7 @@ impl Check {
         if let Some(format) = self.format.as_deref()
             && !formats::fits(format, text)
         {
-            errors.invalid(path, text, format!("{path} in body must be of type {format}: {text:?}"));
+            mistyped(path, text, format, errors);
         }
     }
 
@@ -178,13 +186,6 @@ impl Check {
     }
 
     fn check_items(&self, path: &Path, items: &[Value], old: Option<&Vec<Value>>, errors: &mut ErrorList) {
-        let count = items.len() as u64;
-        if let Some(min) = self.count.0.filter(|min| count < *min) {
-            errors.invalid(path, count, format!("{path} in body should have at least {min} items"));
-        }
-        if let Some(max) = self.count.1.filter(|max| count > *max) {
-            errors.too_many(path, items.len(), max as usize);
-        }
         let old = old.map(Vec::as_slice).unwrap_or_default();
         let key = |item: &Value| self.list_keys.as_ref().map(|keys| key_of(keys, item));
         // Only keys say which item of the old list it was.
@@ -204,6 +205,13 @@ impl Check {
                 errors.duplicate(&place, Value::from(shown));
             }
         }
+        let count = items.len() as u64;
+        if let Some(min) = self.count.0.filter(|min| count < *min) {
+            errors.invalid(path, count, format!("{path} in body should have at least {min} items"));
+        }
+        if let Some(max) = self.count.1.filter(|max| count > *max) {
+            errors.too_many(path, items.len(), max as usize);
+        }
     }
 
     fn check_members(&self, path: &Path, map: &Map<String, Value>, old: Option<&Value>, errors: &mut ErrorList) {
@@ -214,14 +222,14 @@ impl Check {
         if let Some(max) = self.members.1.filter(|max| count > *max) {
             errors.too_many(path, map.len(), max as usize);
         }
-        for name in self.required.iter().filter(|n| !map.contains_key(*n)) {
-            errors.required(&path.child(name), "");
-        }
         for (name, value) in map {
             let property = self.properties.iter().find(|(n, _)| n == name).map(|(_, check)| check);
             if let Some(check) = property.or(self.additional.as_deref()) {
                 check.check(&path.child(name), value, old.and_then(|old| old.get(name)), errors);
             }
+        }
+        for name in self.required.iter().filter(|n| !map.contains_key(*n)) {
+            errors.required(&path.child(name), "");
         }
     }
 
@@ -257,6 +265,12 @@ pub fn key_of(keys: &[String], item: &Value) -> String {
     keys.iter().map(|name| item[name].to_string()).collect::<Vec<_>>().join("\0")
 }
 
+/// What is `found` is no `wanted`.
+fn mistyped(path: &Path, found: &str, wanted: &str, errors: &mut ErrorList) {
+    let why = format!("{path} in body must be of type {wanted}: {found:?}");
+    errors.push(api::field::ErrorType::TypeInvalid, path, found, why);
+}
+
 fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -284,6 +298,7 @@ mod tests {
             "type": "object", "required": ["name"],
             "properties": {
                 "name": { "type": "string", "pattern": "^a", "minLength": 2 },
+                "bytes": { "type": "string", "format": "byte" },
                 "count": { "type": "integer", "minimum": 1, "maximum": 3 },
                 "color": { "type": "string", "enum": ["red", "blue"] },
                 "tags": { "type": "array", "maxItems": 2, "x-kubernetes-list-type": "set", "items": { "type": "string" } },
@@ -302,6 +317,31 @@ mod tests {
         expect(
             json!({ "name": 1 }),
             &["spec.name: Invalid value: \"integer\": spec.name in body must be of type string: \"integer\""],
+        );
+        expect(
+            json!({ "name": "ab", "color": 1.5 }),
+            &[
+                "spec.color: Invalid value: \"number\": spec.color in body must be of type string: \"number\"",
+                "spec.color: Unsupported value: 1.5: supported values: \"red\", \"blue\"",
+            ],
+        );
+        expect(
+            json!({ "name": "ab", "count": 9.5 }),
+            &[
+                "spec.count: Invalid value: \"number\": spec.count in body must be of type integer: \"number\"",
+                "spec.count: Invalid value: 9.5: spec.count in body should be less than or equal to 3",
+            ],
+        );
+        expect(
+            json!({ "name": "ab", "tags": [1, "a", "b"] }),
+            &[
+                "spec.tags[0]: Invalid value: \"integer\": spec.tags[0] in body must be of type string: \"integer\"",
+                "spec.tags: Too many: 3: must have at most 2 items",
+            ],
+        );
+        expect(
+            json!({ "name": "ab", "bytes": 1 }),
+            &["spec.bytes: Invalid value: \"int64\": spec.bytes in body must be of type byte: \"int64\""],
         );
         expect(
             json!({ "name": "ab", "count": 9 }),

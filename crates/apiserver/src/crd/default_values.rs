@@ -22,7 +22,10 @@ fn visit(path: &Path, schema: &Value, resource: bool, errors: &mut ErrorList) {
         if has_unknown(schema, default, embedded) {
             errors.invalid(&path, default.clone(), "must not have unknown fields");
         }
-        Check::compile(schema).check(&path, default, None, errors);
+        let mut found = ErrorList::new();
+        // The value is judged on its own: what is said of it names places inside it only.
+        Check::compile(schema).check(&Path::default(), default, None, &mut found);
+        errors.append(found.below(&path));
     }
     if schema["items"].is_object() {
         visit(&path.child("items"), &schema["items"], false, errors);
@@ -71,8 +74,7 @@ mod tests {
         check(json!({ "type": "object", "default": {}, "properties": { "a": { "type": "string" } } }), &[]);
         check(
             json!({ "type": "integer", "default": "1" }),
-            &["s.properties[x].default: Invalid value: \"string\": s.properties[x].default in body must be of type \
-               integer: \"string\""],
+            &["s.properties[x].default: Invalid value: \"string\":  in body must be of type integer: \"string\""],
         );
         check(
             json!({ "type": "object", "default": { "b": 1 }, "properties": { "a": { "type": "string" } } }),

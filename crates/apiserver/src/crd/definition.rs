@@ -45,6 +45,7 @@ fn version(definition: &Value, version: &Value, storage_version: &StorageVersion
     let behavior = CustomBehavior {
         check: if openapi.is_object() { Check::compile(&openapi) } else { anything() },
         rules: Rules::compile(&openapi),
+        scale: version["subresources"]["scale"].is_object().then(|| scale_paths(version)),
         status: subresources.iter().any(|s| s.name == "status"),
         selectable: selectable(version),
         deprecation: (version["deprecated"] == true).then(|| deprecation(spec, version)),
@@ -122,6 +123,15 @@ fn selectable(version: &Value) -> Vec<String> {
     fields.map(|f| text(f, "jsonPath").trim_start_matches('.').to_string()).collect()
 }
 
+fn scale_paths(version: &Value) -> ScalePaths {
+    let scale = &version["subresources"]["scale"];
+    ScalePaths {
+        spec_replicas: text(scale, "specReplicasPath").into(),
+        status_replicas: text(scale, "statusReplicasPath").into(),
+        label_selector: scale["labelSelectorPath"].as_str().map(str::to_string),
+    }
+}
+
 fn custom(spec: &Value, version: &Value, openapi: Value) -> Custom {
     let column = |c: &Value| PrinterColumn {
         name: text(c, "name").into(),
@@ -144,15 +154,10 @@ fn custom(spec: &Value, version: &Value, openapi: Value) -> Custom {
             path: ".metadata.creationTimestamp".into(),
         });
     }
-    let scale = &version["subresources"]["scale"];
     let conversion = &spec["conversion"];
     Custom {
         columns,
-        scale: ScalePaths {
-            spec_replicas: text(scale, "specReplicasPath").into(),
-            status_replicas: text(scale, "statusReplicasPath").into(),
-            label_selector: scale["labelSelectorPath"].as_str().map(str::to_string),
-        },
+        scale: scale_paths(version),
         has_defaults: structural::has_defaults(&openapi),
         openapi,
         conversion: match text(conversion, "strategy") {

@@ -118,6 +118,7 @@ impl Registry {
         if let Some(text) = served.behavior.deprecation().filter(|_| there) {
             call.warn(text);
             audit::annotate("k8s.io/deprecated", "true");
+            self.metrics.deprecated_api(&served.group, &served.version, &served.plural, &info.subresource);
         }
         if served.stored() {
             let encrypted = &self.cluster.encrypted;
@@ -184,7 +185,11 @@ impl Registry {
         let media = negotiate::input(&call.headers)?;
         let (bytes, initializers) = self.without_initializers(bytes, media);
         let mut decoded = codec::decode(&bytes, media, schema)?;
-        self.check_type(&decoded.value, &served.api_version(), &served.kind, served.custom.is_some())?;
+        let custom = served.custom.is_some();
+        if custom {
+            sort_problems(&mut decoded.problems);
+        }
+        self.check_type(&bytes, &decoded.value, &served.api_version(), &served.kind, custom)?;
         audit::request_object(&decoded.value, &served.api_version(), &served.kind);
         report_problems(call, &served.kind, &served.version, &decoded.problems, options)?;
         initializers::put_back(&mut decoded.value, initializers);
@@ -205,13 +210,31 @@ impl Registry {
         }
     }
 
-    /// What is no kind of upstream's is told where that was looked for; `custom` kinds are looked for nowhere.
-    fn check_type(&self, value: &Value, api_version: &str, kind: &str, custom: bool) -> Result<(), ApiError> {
-        if !value.is_object() {
+    /// What is no kind of upstream's is told where that was looked for; `custom` kinds are looked for nowhere, and have
+    /// no type that could be left out.
+    fn check_type(
+        &self,
+        bytes: &[u8],
+        value: &Value,
+        api_version: &str,
+        kind: &str,
+        custom: bool,
+    ) -> Result<(), ApiError> {
+        let Some(fields) = value.as_object() else {
             return Err(ApiError::bad_request(format!("couldn't get version/kind; the body is not a {kind} object")));
+        };
+        let unrecognized = |why: &str| Err(api::codec::unrecognized(bytes, kind, why));
+        if let Some(why) = api::codec::mistyped_type(fields) {
+            return unrecognized(&why);
         }
         let text = |field: &str| value[field].as_str().unwrap_or_default();
         let (found_version, found_kind) = (text("apiVersion").trim_matches('/'), text("kind"));
+        if found_version.matches('/').count() > 1 {
+            return unrecognized(&format!("unexpected GroupVersion string: {}", text("apiVersion")));
+        }
+        if custom {
+            return check_custom_type(bytes, value, api_version, kind);
+        }
         let found_version = if found_version.is_empty() { api_version } else { found_version };
         let found_kind = if found_kind.is_empty() { kind } else { found_kind };
         if (found_version, found_kind) == (api_version, kind) {
@@ -222,7 +245,7 @@ impl Registry {
             let head = format!("{found_kind} in version {version:?} cannot be handled as a {kind}");
             Err(ApiError::bad_request(format!("{head}: {why}")))
         };
-        if !custom && api::schema::with_unserved().find_kind(group, version, found_kind).is_none() {
+        if api::schema::with_unserved().find_kind(group, version, found_kind).is_none() {
             let scheme = scheme_name(api_version);
             let of = format!("no kind {found_kind:?} is registered for version {found_version:?}");
             return refuse(format!("{of} in scheme {scheme:?}"));
@@ -230,11 +253,6 @@ impl Registry {
         if found_version != api_version {
             return Err(ApiError::bad_request(format!(
                 "the API version in the data ({found_version}) does not match the expected API version ({api_version})"
-            )));
-        }
-        if custom {
-            return Err(ApiError::bad_request(format!(
-                "the kind in the data ({found_kind}) does not match the expected kind ({kind})"
             )));
         }
         let package = group.split('.').next().filter(|package| !package.is_empty()).unwrap_or("core");
@@ -367,6 +385,35 @@ fn out_of_scope(served: &Served, info: &RequestInfo) -> bool {
         true => info.namespace.is_empty() && !whole,
         false => !info.namespace.is_empty() && info.resource != "namespaces",
     }
+}
+
+fn check_custom_type(bytes: &[u8], value: &Value, api_version: &str, kind: &str) -> Result<(), ApiError> {
+    let text = |field: &str| value[field].as_str().unwrap_or_default();
+    let (found_version, found_kind) = (text("apiVersion"), text("kind"));
+    if found_kind.is_empty() {
+        let why = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(bytes));
+        return Err(api::codec::unrecognized(bytes, kind, &why));
+    }
+    if found_version != api_version {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({found_version}) does not match the expected API version ({api_version})"
+        )));
+    }
+    if found_kind != kind {
+        let mut errors = api::field::ErrorList::new();
+        errors.invalid(&api::field::Path::new("kind"), found_kind, format!("must be {kind}"));
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        return Err(ApiError::invalid(group, found_kind, object_meta::text(value, "name"), errors));
+    }
+    Ok(())
+}
+
+/// Upstream finds duplicates of custom resources while it reads them, and unknown fields in a walk of its own.
+fn sort_problems(problems: &mut [String]) {
+    problems.sort_by_key(|problem| match problem.starts_with("unknown field") {
+        true => (true, problem.clone()),
+        false => (false, String::new()),
+    });
 }
 
 /// Unknown and duplicate fields: refused, reported or ignored, as asked for.

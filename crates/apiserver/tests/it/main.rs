@@ -54,6 +54,7 @@ mod shared_etcd;
 mod subresources;
 mod system_roots;
 mod upstream_answers;
+mod upstream_custom;
 mod upstream_etcd;
 mod upstream_objects;
 mod upstream_refusals;
