@@ -37,6 +37,8 @@ pub fn go_text(value: &Value) -> String {
             pairs.sort_unstable();
             format!("map[{}]", pairs.join(" "))
         }
+        // Whole ones without a point.
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
         other => other.to_string(),
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use crate::schema::{Node, Schema, TypeId, go_form::escaped, wire_key};
+use crate::schema::{Node, Schema, TypeId, go_form::escaped, go_order::source_key};
 
 /// `touched` has the shape of what the patch names; whatever is no object in it is the patch's own.
 pub fn shown(schema: &Schema, id: TypeId, document: &Value, touched: &Value) -> String {
@@ -41,9 +41,11 @@ fn write(out: &mut String, schema: &Schema, node: &Node, value: &Value, touched:
             match node {
                 Node::Struct(id) if touched.is_none() => keys.sort_by_key(|key| {
                     // The type of an object has the number zero, and Go prints its kind first.
-                    let number = schema.get(*id).field(key).map_or([u32::MAX; 3], wire_key);
+                    let of = schema.get(*id);
+                    let number = of.field(key).map_or(([u32::MAX; 3], 0), |field| source_key(of, field));
                     (number, std::cmp::Reverse(*key))
                 }),
+                Node::Fields => keys.sort_by_cached_key(|key| owned_key(key)),
                 _ => keys.sort_unstable(),
             }
             out.push('{');
@@ -53,6 +55,7 @@ fn write(out: &mut String, schema: &Schema, node: &Node, value: &Value, touched:
                 let below: &Node = match node {
                     Node::Struct(id) => schema.get(*id).field(key).map_or(&Node::Any, |field| &field.node),
                     Node::Map(item, _) => item,
+                    Node::Fields => &Node::Fields,
                     _ => &Node::Any,
                 };
                 write(out, schema, below, &map[key], touched.and_then(|touched| touched.get(key)));
@@ -74,6 +77,17 @@ fn write(out: &mut String, schema: &Schema, node: &Node, value: &Value, touched:
             let _ = write!(out, "{scalar}");
         }
     }
+}
+
+/// Owned fields stand by what they are called: numbers in keys of list items by their size.
+fn owned_key(key: &str) -> (bool, String, Vec<(String, i64, String)>) {
+    let parsed = key.strip_prefix("k:").and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
+    let Some(parsed) = parsed else { return (false, key.to_string(), Vec::new()) };
+    let parts = parsed.into_iter().map(|(name, value)| {
+        let text = value.as_str().unwrap_or_default().to_string();
+        (name, value.as_i64().unwrap_or_default(), text)
+    });
+    (true, String::new(), parts.collect())
 }
 
 #[cfg(test)]

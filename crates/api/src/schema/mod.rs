@@ -5,6 +5,7 @@
 mod canonical;
 mod defaults;
 pub mod go_form;
+pub(crate) mod go_order;
 mod go_types;
 mod parse;
 

@@ -46,9 +46,7 @@ pub fn row(served: &Served, object: &Object, include: Include, version: &str, no
     let mut row = match include {
         Include::None => json!({ "cells": cells, "object": null }),
         Include::Metadata => {
-            let mut object = partial(value, version);
-            hide_annotations(&mut object["metadata"], served.behavior.annotations_hidden_in_rows());
-            json!({ "cells": cells, "object": object })
+            json!({ "cells": cells, "object": partial_of(served, value, version) })
         }
         Include::Object => json!({ "cells": cells, "object": value }),
     };
@@ -81,6 +79,13 @@ pub fn table(version: &str, metadata: Value, columns: Value, rows: Vec<Value>) -
 /// The object reduced to its metadata.
 pub fn partial(mut object: Value, version: &str) -> Value {
     json!({ "kind": "PartialObjectMetadata", "apiVersion": version, "metadata": object["metadata"].take() })
+}
+
+/// The same of a kind with annotations that only whole objects show.
+pub fn partial_of(served: &Served, object: Value, version: &str) -> Value {
+    let mut object = partial(object, version);
+    hide_annotations(&mut object["metadata"], served.behavior.annotations_hidden_in_rows());
+    object
 }
 
 pub fn partial_list(version: &str, metadata: Value, items: Vec<Value>) -> Value {

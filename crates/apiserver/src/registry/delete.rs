@@ -214,7 +214,10 @@ fn node_must_hear(served: &Served, old: &Value, user: &User) -> bool {
 
 pub(super) fn preconditions(served: &Served, object: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
     let meta = &object.meta;
-    // Upstream names the kind here, not the resource.
+    // Kinds with finalizers of their own look themselves; the others name the kind, not the resource.
+    if served.behavior.has_spec_finalizers() || served.behavior.deletion_finalizer().is_some() {
+        return own_preconditions(served, object, options);
+    }
     let conflict = |why: String| Err(ApiError::conflict(&served.group, &served.kind, &meta.name, &why));
     if let Some(uid) = options.uid.as_ref().filter(|u| **u != meta.uid) {
         return conflict(format!(
@@ -229,6 +232,21 @@ pub(super) fn preconditions(served: &Served, object: &Object, options: &DeleteOp
             "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record \
              ({version}). The object might have been modified"
         ));
+    }
+    Ok(())
+}
+
+fn own_preconditions(served: &Served, object: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
+    let version = object.meta.resource_version.to_string();
+    let parts = [
+        ("UID", &options.uid, object.meta.uid.as_str()),
+        ("ResourceVersion", &options.resource_version, version.as_str()),
+    ];
+    for (name, wanted, found) in parts {
+        if let Some(wanted) = wanted.as_ref().filter(|wanted| *wanted != found) {
+            let why = format!("Precondition failed: {name} in precondition: {wanted}, {name} in object meta: {found}");
+            return Err(ApiError::conflict(&served.group, &served.plural, &object.meta.name, &why));
+        }
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use ::cel::blocking::off_worker;
 use api::{
     ApiError, Reason,
     field::{ErrorList, Path},
+    schema::{Schema, TypeId},
 };
 
 use super::{
@@ -126,18 +127,10 @@ impl Registry {
                     None => api::patch::merge_patch(old, &patch),
                 },
             };
-            let refuse = |why: &str| match (kind, &served.schema) {
-                // Go has the patch as a map, and never the document as text.
-                (PatchType::Strategic, Some((schema, _))) => {
-                    unrestorable(api::patch::go_text(&patch), &api::patch::restore_error(schema, why))
-                }
+            let refuse = |why: &str| match &served.schema {
                 // Told with what it would have led to, which is made once more only then.
-                (_, Some((schema, id))) => {
-                    let touched = match kind {
-                        PatchType::Json => api::patch::places(&serde_json::from_slice(body).unwrap_or_default()),
-                        _ => patch.clone(),
-                    };
-                    unrestorable(api::patch::shown(schema, *id, &patched().unwrap_or_default(), &touched), why)
+                Some((schema, id)) => {
+                    refusal(kind, (schema, *id), (body, &patch), || patched().unwrap_or_default(), why)
                 }
                 _ => unrestorable(patched().unwrap_or_default().to_string(), why),
             };
@@ -164,7 +157,7 @@ impl Registry {
             _ => super::report_problems(call, &served.kind, &served.version, &decoded.problems, options)?,
         }
         let mut applied = decoded.value;
-        self.check_type(&applied, &served.api_version(), &served.kind, served.custom.is_some())?;
+        self.check_type(body, &applied, &served.api_version(), &served.kind, served.custom.is_some())?;
         // What a cluster-scoped object says of a namespace is forgotten after the merge: until then it is a change.
         if served.namespaced() {
             object_meta::ensure_namespace(&mut applied, served, &call.info.namespace)?;
@@ -215,6 +208,30 @@ fn unrestorable(shown: String, why: &str) -> ApiError {
     ApiError::invalid("", "", "", errors)
 }
 
+/// What is said of a patch after which the document is none of its kind; `patch` is its body and what that says.
+pub(super) fn refusal(
+    kind: PatchType,
+    (schema, id): (&Schema, TypeId),
+    (body, patch): (&[u8], &Value),
+    patched: impl FnOnce() -> Value,
+    why: &str,
+) -> ApiError {
+    let touched = match kind {
+        // Go has the patch as a map, and never the document as text.
+        PatchType::Strategic => {
+            return unrestorable(api::patch::go_text(patch), &api::patch::restore_error(schema, why));
+        }
+        PatchType::Json => api::patch::places(&serde_json::from_slice(body).unwrap_or_default()),
+        _ => patch.clone(),
+    };
+    unrestorable(api::patch::shown(schema, id, &patched(), &touched), why)
+}
+
+/// What was wrong with a decoded document, without the kind that it was decoded as.
+pub(super) fn decoding_error(error: &ApiError) -> &str {
+    error.message.split_once(HANDLED_AS).map_or("", without_kind)
+}
+
 /// A patched document must still be an object of its kind under its name.
 fn checked(
     call: &Call,
@@ -233,7 +250,10 @@ fn checked(
         // Only objects that have been given initializers have the field at all.
         let list = if old["metadata"]["initializers"].is_null() { None } else { initializers::take(&mut patched) };
         let retyped = api::codec::decode_value(patched, schema, *id);
-        let retyped = retyped.map_err(|e| refuse(e.message.split_once(HANDLED_AS).map_or("", without_kind)))?;
+        let mut retyped = retyped.map_err(|e| refuse(decoding_error(&e)))?;
+        if served.custom.is_some() {
+            super::sort_problems(&mut retyped.problems);
+        }
         if options.field_validation == FieldValidation::Strict && !retyped.problems.is_empty() {
             return Err(refuse(&format!("strict decoding error: {}", retyped.problems.join(", "))));
         }

@@ -162,6 +162,14 @@ impl Continue {
     }
 }
 
+/// What goes wrong with a list of the past.
+fn list_error(error: StoreError) -> ApiError {
+    match error {
+        StoreError::Compacted { .. } => ApiError::expired("The resourceVersion for the provided list is too old."),
+        other => store_error(other),
+    }
+}
+
 /// As Go reads tokens: without padding, and whatever the last bits are.
 const TOKEN_FORM: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
@@ -281,7 +289,7 @@ impl Registry {
             let one = Range { start: start.clone(), end: format!("{start}\0"), limit: 1, revision: Some(revision) };
             match self.cluster.store.range(one).await {
                 Err(StoreError::Compacted { .. }) if continued => return Ok(expired_page(token, &selection.prefix)),
-                found => drop(found.map_err(store_error)?),
+                found => drop(found.map_err(list_error)?),
             }
             let keep = |e: &Entry| selection.matches(served, e);
             let snapshot = resource.list(&selection.prefix, Some(&token.start), limit, revision, keep);
@@ -298,7 +306,7 @@ impl Registry {
             let page = match self.cluster.store.range(range).await {
                 Ok(page) => page,
                 Err(StoreError::Compacted { .. }) if continued => return Ok(expired_page(token, &selection.prefix)),
-                Err(e) => return Err(store_error(e)),
+                Err(e) => return Err(list_error(e)),
             };
             for (index, record) in page.records.iter().enumerate() {
                 let entry = Arc::new(Entry::new(storage::decode(&record.value, record.mod_revision)?));

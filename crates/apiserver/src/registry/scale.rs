@@ -12,7 +12,7 @@ use api::{ApiError, Object, Verb, selectors::LabelSelector};
 use super::{
     Registry, not_allowed_path, object_meta,
     options::WriteOptions,
-    patch::PatchType,
+    patch::{PatchType, decoding_error, refusal},
     update::{AdmissionView, Change, Transform, other_uid},
 };
 use crate::{
@@ -106,18 +106,26 @@ fn patched(kind: PatchType, scale: &Value, body: &[u8]) -> Result<Value, ApiErro
     let schema = codec::builtin_schema();
     let document =
         || -> Result<Value, ApiError> { Ok(codec::decode(body, crate::handlers::negotiate::Media::Yaml, None)?.value) };
-    match (kind, schema.find_kind("autoscaling", "v1", "Scale")) {
-        (PatchType::Json, _) => api::patch::json_patch(scale, body),
-        (PatchType::Strategic, Some(id)) => api::patch::strategic(&schema, id, scale, &document()?),
-        _ => api::patch::merge_patch(scale, &document()?),
+    let id = schema.find_kind("autoscaling", "v1", "Scale").ok_or_else(|| ApiError::internal("Scale has no schema"))?;
+    let patch = if kind == PatchType::Json { Value::Null } else { document()? };
+    let patched = match kind {
+        PatchType::Json => api::patch::json_patch(scale, body),
+        PatchType::Strategic => api::patch::strategic(&schema, id, scale, &patch),
+        _ => api::patch::merge_patch(scale, &patch),
+    }?;
+    if let Err(error) = api::codec::decode_value(patched.clone(), &schema, id) {
+        let why = decoding_error(&error);
+        return Err(refusal(kind, (&schema, id), (body, &patch), || patched, why));
     }
+    Ok(patched)
 }
 
 fn put(served: &Served, old: &Value, scale: &Value) -> Result<Value, ApiError> {
     let replicas = &scale["spec"]["replicas"];
     let number = if replicas.is_null() { Some(0) } else { replicas.as_i64() };
     let name = object_meta::text(old, "name");
-    let Some(number) = number.filter(|n| *n >= 0) else {
+    // Custom resources are judged once it is in its place.
+    let Some(number) = number.filter(|n| *n >= 0 || served.custom.is_some()) else {
         let mut errors = api::field::ErrorList::new();
         let path = api::field::Path::new("spec").child("replicas");
         errors.invalid(&path, replicas.clone(), "must be greater than or equal to 0");
@@ -163,9 +171,13 @@ fn scale_of(served: &Served, object: &Value) -> Value {
     if let Some(selector) = selector {
         status["selector"] = selector.into();
     }
+    // Go leaves none out.
+    let spec = match number(&paths.spec) {
+        0 => json!({}),
+        replicas => json!({ "replicas": replicas }),
+    };
     json!({
-        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
-        "spec": { "replicas": number(&paths.spec) }, "status": status,
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status,
     })
 }
 

@@ -42,15 +42,22 @@ fn unknown_field(served: &Served, field: &str) -> String {
     }
 }
 
+/// Whether a selector may name the namespace: of cluster-scoped kinds too, where they leave fields to what is common.
+fn knows_namespace(served: &Served) -> bool {
+    let field = "metadata.namespace";
+    served.namespaced() || unknown_field(served, field).starts_with(&format!("{field:?} is not a known"))
+}
+
 impl Selection {
     pub fn from_call(call: &Call, served: &Served) -> Result<Self, ApiError> {
         let wrong = |e: String| ApiError::bad_request(e);
+        call.query.number("timeoutSeconds")?;
         let labels = LabelSelector::parse(call.query.get("labelSelector").unwrap_or_default()).map_err(wrong)?;
         let fields = FieldSelector::parse(call.query.get("fieldSelector").unwrap_or_default()).map_err(wrong)?;
         let known = served.selectable_names();
         for requirement in fields.requirements() {
             let field = requirement.field.as_str();
-            let common = field == "metadata.name" || (field == "metadata.namespace" && served.namespaced());
+            let common = field == "metadata.name" || (field == "metadata.namespace" && knows_namespace(served));
             if !common && !known.iter().any(|k| k == field) {
                 return Err(ApiError::bad_request(unknown_field(served, field)));
             }

@@ -9,7 +9,7 @@ use crate::harness::{Server, config_map, server};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Row {
+pub struct Row {
     method: String,
     path: String,
     #[serde(default)]
@@ -23,7 +23,7 @@ struct Row {
     warning: Option<String>,
 }
 
-async fn difference(s: &Server, row: &Row) -> Option<String> {
+pub async fn difference(s: &Server, row: &Row) -> Option<String> {
     let headers = [
         ("content-type", row.content_type.as_deref().unwrap_or("application/json")),
         ("accept", row.accept.as_deref().unwrap_or("application/json")),

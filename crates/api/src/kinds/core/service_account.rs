@@ -10,12 +10,25 @@ use crate::kinds::{
     common::columns::{age, age_of, name, name_of},
 };
 
+const MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
+
 #[derive(Default)]
 pub struct ServiceAccount;
 
 impl Behavior for ServiceAccount {
     fn returns_deleted(&self) -> bool {
         true
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let is_set = |of: &Value| of["metadata"]["annotations"].get(MOUNTABLE_SECRETS).is_some();
+        match is_set(object) && !old.is_some_and(is_set) {
+            true => vec![format!(
+                "metadata.annotations[{MOUNTABLE_SECRETS}]: deprecated in v1.32+; prefer separate namespaces to isolate \
+                 access to mounted secrets"
+            )],
+            false => Vec::new(),
+        }
     }
 
     fn columns(&self) -> &'static [Column] {

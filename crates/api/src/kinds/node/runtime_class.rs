@@ -45,6 +45,7 @@ impl Behavior for RuntimeClass {
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
+        self.validate_create(object, errors);
         checks::immutable(errors, &Path::default(), object, old, "handler");
     }
 

@@ -40,6 +40,7 @@ impl Behavior for VolumeAttributesClass {
                 errors.forbidden(&Path::new(field), format!("updates to {field} are forbidden."));
             }
         }
+        self.validate_create(object, errors);
     }
 
     fn columns(&self) -> &'static [Column] {

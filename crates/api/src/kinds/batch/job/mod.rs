@@ -146,7 +146,8 @@ impl Behavior for Job {
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        validation::spec_with_selector(errors, &Path::new("spec"), &object["spec"]);
+        // Upstream looks at the whole spec once as at a new one's, and once more among what may change.
+        (0..2).for_each(|_| validation::spec_with_selector(errors, &Path::new("spec"), &object["spec"]));
         validation::update(errors, object, old);
     }
 

@@ -197,6 +197,9 @@ pub fn validate_status(errors: &mut ErrorList, new: &Value, old: &Value) {
     if nominated != text(old, "nominatedNodeName") && !nominated.is_empty() {
         complaints(errors, &path.child("nominatedNodeName"), nominated, names::dns_subdomain(nominated, false));
     }
+    if let Some(generation) = int(new, "observedGeneration").filter(|generation| *generation < 0) {
+        errors.invalid(&path.child("observedGeneration"), generation, "must be a non-negative integer");
+    }
     if text(new, "qosClass") != text(old, "qosClass") {
         errors.invalid(&path.child("qosClass"), text(new, "qosClass"), IMMUTABLE);
     }
