@@ -8,6 +8,7 @@ mod histogram;
 pub mod http;
 mod process;
 pub mod slis;
+pub mod stability;
 mod text;
 
 use std::{

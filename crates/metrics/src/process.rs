@@ -13,6 +13,7 @@ pub fn boot_time(stat: &str) -> Option<i64> {
 }
 
 pub fn process(out: &mut Text) {
+    out.registry();
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
     let kibibytes = |field: &str| -> Option<u64> {

@@ -3,7 +3,12 @@
 //! Invariant: what it writes is well-formed whatever labels hold: names are constants, values are escaped (test:
 //! `families_are_shown_in_prometheus_text`).
 
-use std::fmt::{Display, Write};
+use std::{
+    collections::BTreeMap,
+    fmt::{Display, Write},
+};
+
+use crate::stability;
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -11,17 +16,35 @@ pub type Labels<'a> = [(&'static str, &'a str)];
 
 /// The answer to a scrape, as it grows.
 #[derive(Default)]
-pub struct Text(String);
+pub struct Text {
+    out: String,
+    /// How many families of each level there were so far.
+    levels: BTreeMap<&'static str, u32>,
+}
 
 impl Text {
     pub fn finish(self) -> String {
-        self.0
+        self.out
     }
 
     /// Opens a family; its samples follow.
     pub fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Samples<'_> {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        Samples { out: &mut self.0, name }
+        let level = stability::level(name);
+        // Some say it themselves.
+        let shown = level.filter(|_| !help.starts_with('[')).map(|level| format!("[{level}] ")).unwrap_or_default();
+        let _ = writeln!(self.out, "# HELP {name} {shown}{help}\n# TYPE {name} {kind}");
+        *self.levels.entry(level.unwrap_or_default()).or_default() += 1;
+        Samples { out: &mut self.out, name }
+    }
+
+    /// What upstream's registry says of itself, about the families written before.
+    pub(crate) fn registry(&mut self) {
+        let levels = self.levels.clone();
+        let help = "Metrics by stability level and the version that deprecates them.";
+        let mut samples = self.family("registered_metrics_total", "counter", help);
+        for (level, count) in levels {
+            samples.sample(&[("deprecated_version", ""), ("stability_level", level)], count);
+        }
     }
 
     /// A family of one sample without labels.

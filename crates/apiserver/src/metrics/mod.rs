@@ -38,6 +38,12 @@ static FEATURE_ENABLED: ::metrics::Family = ::metrics::Family::gauge(
     "This metric records the data about the stage and enablement of a k8s feature.",
 );
 
+static REQUESTED_DEPRECATED_APIS: ::metrics::Family = ::metrics::Family::gauge(
+    "apiserver_requested_deprecated_apis",
+    &["group", "removed_release", "resource", "subresource", "version"],
+    "Deprecated APIs that somebody asked for.",
+);
+
 /// Which feature gates are on.
 pub fn feature_gates(gates: &FeatureGates) -> ::metrics::Metrics {
     let metrics = ::metrics::Metrics::default();
@@ -53,6 +59,7 @@ pub struct Metrics {
     pub operations: Arc<Operations>,
     pub audit: Arc<AuditMetrics>,
     pub access: Access,
+    deprecated: ::metrics::Metrics,
     dropped: Mutex<[u64; 2]>,
     /// What other parts of this process count.
     others: Mutex<Vec<::metrics::Metrics>>,
@@ -85,6 +92,11 @@ pub async fn in_webhooks<T>(env: &Env, asked: impl Future<Output = T>) -> T {
 impl Metrics {
     pub fn dropped(&self, mutating: bool) {
         self.dropped.lock()[usize::from(mutating)] += 1;
+    }
+
+    /// Somebody asked for an API that is deprecated. When it goes is not known of any that is served.
+    pub fn deprecated_api(&self, group: &str, version: &str, resource: &str, subresource: &str) {
+        self.deprecated.set(&REQUESTED_DEPRECATED_APIS, &[group, "", resource, subresource, version], 1.0);
     }
 
     /// Shows what another part of this process counts, too.
@@ -123,6 +135,7 @@ impl Metrics {
         self.operations.render(&mut out);
         self.audit.render(&mut out);
         self.access.render(&mut out);
+        self.deprecated.render(&mut out);
         self.parts.lock().iter().for_each(|part| part(&mut out));
         let mut family = out.family("apiserver_storage_size_bytes", "gauge", "What the store takes on disk.");
         family.sample(&[("storage_cluster_id", "etcd-0")], stored);
