@@ -1,13 +1,28 @@
-//! Conversion between the served versions of one kind. Only two kinds have more than one.
-//! Used by the API server between a request's version and the stored one: HPA autoscaling/v2, Event v1.
+//! Conversion between the served versions of one kind. Few kinds have more than one.
+//! Used by the API server between a request's version and the stored one: HPA autoscaling/v2, Event v1, and v1 of
+//! resource.k8s.io, whose older versions are in `resource/older_versions`.
 //! There and back gives the same object.
+
+use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
 use crate::kinds::{
     Resource,
     common::access::{int, is_set, items, part, part_mut, set, text},
+    find,
+    resource::older_versions::{from_v1beta1, to_v1beta1},
 };
+
+/// An object as it is stored: for rules that know one version only.
+pub fn as_stored<'a>(resource: &Resource, object: &'a Value) -> Cow<'a, Value> {
+    let stored =
+        resource.behavior.storage_version().and_then(|(group, version)| find(group, version, &resource.plural));
+    match stored.filter(|_| !object.is_null()) {
+        Some(stored) => Cow::Owned(convert(resource, stored, object.clone())),
+        None => Cow::Borrowed(object),
+    }
+}
 
 /// `value` is of `from`; the result is of `to`. The same object when both store alike.
 pub fn convert(from: &Resource, to: &Resource, mut value: Value) -> Value {
@@ -19,6 +34,11 @@ pub fn convert(from: &Resource, to: &Resource, mut value: Value) -> Value {
         ("Event", _, _) => rename_event(&mut value, |(core, events)| (events, core)),
         ("HorizontalPodAutoscaler", _, "v1") => autoscaler_to_v1(&mut value),
         ("HorizontalPodAutoscaler", _, _) => autoscaler_from_v1(&mut value),
+        (kind, "resource.k8s.io", to) => match (from.version.as_str(), to) {
+            ("v1beta1", _) => from_v1beta1(kind, &mut value),
+            (_, "v1beta1") => to_v1beta1(kind, &mut value),
+            _ => {}
+        },
         _ => {}
     }
     value["apiVersion"] = json!(to.api_version());
@@ -259,7 +279,6 @@ fn metric_from_v1(metric: &Value, values: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::find;
 
     #[test]
     fn there_and_back() {

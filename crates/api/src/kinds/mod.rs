@@ -45,13 +45,13 @@ pub use self::apiextensions::{
 };
 pub use self::common::{columns::selector_text, metadata};
 pub use self::core::persistent_volume::access_modes;
-pub use self::core::pod::update as pod_update;
+pub use self::core::pod::{gated_status::drop_disabled_status, update as pod_update};
 pub use self::core::pod_spec::projections::drop_disabled as drop_disabled_fields;
 pub use self::core::pod_spec::resources::is_extended as is_extended_resource;
 pub use self::flowcontrol::bootstrap as flow_control_bootstrap;
 pub use self::internal::storage_version::set_common_encoding_version;
 pub use behavior::{Allocates, Behavior, Column, Handler, MetadataValidation, Plain, Propagation};
-pub use convert::{convert, normalize};
+pub use convert::{as_stored, convert, normalize};
 
 use crate::Verb;
 
@@ -215,6 +215,14 @@ pub fn stored_under(prefix: &str) -> Option<&'static Arc<Resource>> {
 /// The built-in resources and those of feature gates.
 fn known() -> impl Iterator<Item = &'static Arc<Resource>> {
     builtin().iter().chain(gated().iter().map(|(_, resource)| resource))
+}
+
+/// Whether it is another form of a resource that is there without any gate.
+pub fn is_older_form(resource: &Resource) -> bool {
+    let stored = resource.behavior.storage_version();
+    stored.is_some_and(|(group, version)| {
+        builtin().iter().any(|r| r.group == group && r.version == version && r.plural == resource.plural)
+    })
 }
 
 /// Whether a group is built in, be it behind feature gates.

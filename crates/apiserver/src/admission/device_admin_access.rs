@@ -43,10 +43,11 @@ pub async fn errors(
     if resource.group != "resource.k8s.io" {
         return Ok(errors);
     }
+    let (object, old) = (api::kinds::as_stored(resource, object), api::kinds::as_stored(resource, old));
     let asked = match (resource.plural.as_str(), subresource, old.is_null()) {
         ("resourceclaims", "", true) => asked_by_requests(&object["spec"]),
         ("resourceclaimtemplates", "", true) => asked_by_requests(&object["spec"]["spec"]),
-        ("resourceclaims", "status", false) => asked_by_results(object).filter(|_| asked_by_results(old).is_none()),
+        ("resourceclaims", "status", false) => asked_by_results(&object).filter(|_| asked_by_results(&old).is_none()),
         _ => None,
     };
     let Some(path) = asked else { return Ok(errors) };

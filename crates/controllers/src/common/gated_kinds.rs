@@ -19,7 +19,8 @@ pub type GatedKind = (&'static str, Arc<Resource>);
 
 /// Those of gates that are on, as far as discovery shows them. Waits for the server's answer.
 pub async fn served(client: &Client, env: &Env, gates: &FeatureGates) -> Vec<GatedKind> {
-    let wanted: Vec<_> = kinds::gated().iter().filter(|(gate, _)| gates.enabled(gate)).cloned().collect();
+    let of_gates = kinds::gated().iter().filter(|(gate, _)| gates.enabled(gate));
+    let wanted: Vec<_> = of_gates.filter(|(_, resource)| !kinds::is_older_form(resource)).cloned().collect();
     let versions: BTreeSet<String> = wanted.iter().map(|(_, resource)| resource.api_version()).collect();
     let mut found = Vec::new();
     for version in versions {

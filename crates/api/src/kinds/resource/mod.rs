@@ -2,6 +2,7 @@
 
 pub mod device_class;
 mod disabled_fields;
+pub mod older_versions;
 pub mod resource_claim;
 pub mod resource_claim_template;
 pub mod resource_slice;

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-fn default_request(request: &mut Value) {
+pub(super) fn default_request(request: &mut Value) {
     default_to(request, "allocationMode", "ExactCount");
     if text(request, "allocationMode") == "ExactCount" && int_at(request, "count") == 0 {
         request["count"] = json!(1);

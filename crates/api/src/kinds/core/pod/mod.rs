@@ -3,6 +3,7 @@
 //! A pod's status comes from its subresource only; on create it is Pending with its QoS class.
 
 pub mod app_armor;
+pub mod gated_status;
 mod printing;
 pub mod update;
 
