@@ -13,3 +13,8 @@ pub mod grpc;
 pub mod plugin_metrics;
 pub mod pod_resources;
 pub mod registration;
+
+use std::sync::Arc;
+
+/// Told the UID of a pod whose devices are not as healthy, or as ill, as they were.
+pub type HealthListener = Arc<dyn Fn(&str) + Send + Sync>;

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use cri::v1;
 use k8s_openapi::{
-    api::core::v1::{Container, Node, Pod},
+    api::core::v1::{Container, Node, Pod, ResourceStatus},
     apimachinery::pkg::api::resource::Quantity,
 };
 use node_plugins::{
@@ -81,6 +81,13 @@ impl ContainerDevices {
             cdi::apply(&names, &cdi::read(&cdi::DIRECTORIES), &mut options)?;
         }
         Ok(options)
+    }
+
+    /// How the devices of a container are, where the gate `ResourceHealthStatus` has them shown.
+    pub fn resource_health(&self, pod: &Pod, container: &Container) -> Vec<ResourceStatus> {
+        let mut statuses = self.plugins.resource_health(pod_spec::uid(pod), &container.name);
+        statuses.extend(self.claims.resource_health(pod, container));
+        statuses
     }
 
     /// Nothing of the pod runs any more.

@@ -184,7 +184,7 @@ mod tests {
         };
         manager.with_state_mut(|state| {
             state.connected(RESOURCE, 1, DevicePluginOptions::default());
-            assert!(state.updated(RESOURCE, 1, text.split_whitespace().map(device).collect()));
+            state.updated(RESOURCE, 1, text.split_whitespace().map(device).collect()).unwrap();
         });
         Arc::new(manager)
     }

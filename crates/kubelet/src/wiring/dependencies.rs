@@ -6,12 +6,14 @@ use std::{
     time::Duration,
 };
 
+use api::feature_gates::RESOURCE_HEALTH_STATUS;
 use client::InformerFactory;
 use k8s_openapi::api::{
     core::v1::{Container, Pod, Service},
     storage::v1::CSIDriver,
 };
 use node_plugins::{
+    HealthListener,
     devices::manager::DeviceManager,
     dra::{drivers::DraPluginHandler, manager::DraManager},
     registration::{PluginHandler, plugin_watcher::PluginWatcher},
@@ -101,7 +103,7 @@ impl Foundation {
         let server_port = listener.as_ref().and_then(|l| l.local_addr().ok()).map(|address| address.port());
         let files = FileWork::new(self.env.clone());
         let csi = Arc::new(self.csi_manager(informers, &files));
-        let devices = self.container_devices(&csi, &features);
+        let devices = self.container_devices(&csi, &features, &wakes);
         let status = self.node_status(server_port, &pleg, &pressures, allocatable, &features, &csi, &devices);
         let status = Arc::new(status);
         *status.node.lock() = status.describe();
@@ -209,10 +211,21 @@ impl Foundation {
         CsiManager::new(client, env, &self.config, objects, files.clone(), metrics)
     }
 
-    fn container_devices(&self, csi: &CsiManager, features: &RuntimeFeatures) -> Arc<ContainerDevices> {
+    fn container_devices(
+        &self,
+        csi: &CsiManager,
+        features: &RuntimeFeatures,
+        wakes: &PodWakes,
+    ) -> Arc<ContainerDevices> {
         let (env, metrics, root_dir) = (self.env.clone(), self.metrics.clone(), &self.config.root_dir);
+        let health = self.config.feature_gates.enabled(RESOURCE_HEALTH_STATUS).then(|| {
+            let wakes = wakes.clone();
+            Arc::new(move |uid: &str| wakes.wake(uid)) as HealthListener
+        });
         let plugins = DeviceManager::open(env.clone(), metrics.clone(), root_dir, csi.in_use_changed.clone());
-        let claims = DraManager::open(self.client.clone(), env, metrics, root_dir, &self.config.node_name);
+        let plugins = plugins.with_health_listener(health.clone());
+        let (client, node_name) = (self.client.clone(), &self.config.node_name);
+        let claims = DraManager::open(client, env, metrics, root_dir, node_name, health);
         let runtime_ignores_cdi = features.ignores_cdi();
         Arc::new(ContainerDevices { plugins: Arc::new(plugins), claims: Arc::new(claims), runtime_ignores_cdi })
     }

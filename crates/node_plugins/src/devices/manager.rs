@@ -17,7 +17,7 @@ use std::{
 use async_trait::async_trait;
 use env::Env;
 use futures::{StreamExt, stream::FuturesUnordered};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceStatus};
 use metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -36,6 +36,7 @@ use super::{
     state::{AllocationError, Choice, DeviceCapacity, DeviceIds, DeviceRequest, DeviceState, device_limits},
 };
 use crate::{
+    HealthListener,
     checkpoint_file::CheckpointFile,
     grpc::{
         PluginChannel,
@@ -87,6 +88,7 @@ pub struct DeviceManager {
     to_follow: Mutex<Option<mpsc::Receiver<Connected>>>,
     /// Told whenever the node's status has something new to say.
     changed: Arc<Notify>,
+    health_listener: Option<HealthListener>,
 }
 
 impl DeviceManager {
@@ -112,6 +114,25 @@ impl DeviceManager {
             connected,
             to_follow: Mutex::new(Some(to_follow)),
             changed,
+            health_listener: None,
+        }
+    }
+
+    pub fn with_health_listener(self, health_listener: Option<HealthListener>) -> Self {
+        Self { health_listener, ..self }
+    }
+
+    fn tell_health(&self, users: &BTreeSet<String>) {
+        if let Some(listener) = &self.health_listener {
+            users.iter().for_each(|uid| listener(uid));
+        }
+    }
+
+    /// How the devices of a container are; nothing where nobody wants to know.
+    pub fn resource_health(&self, uid: &str, container: &str) -> Vec<ResourceStatus> {
+        match self.health_listener {
+            Some(_) => self.plugins.lock().state.health(uid, container),
+            None => Vec::new(),
         }
     }
 
@@ -195,9 +216,9 @@ impl DeviceManager {
             let mut stream =
                 channel.stream::<_, ListAndWatchResponse>(LIST_AND_WATCH, Empty {}, CONNECT_TIMEOUT).await?;
             while let Some(update) = stream.message().await? {
-                if !self.plugins.lock().state.updated(&resource, registration, update.devices) {
-                    break;
-                }
+                let updated = self.plugins.lock().state.updated(&resource, registration, update.devices);
+                let Some(users) = updated else { break };
+                self.tell_health(&users);
                 self.changed.notify_one();
                 if let Err(error) = self.write().await {
                     tracing::error!(%error, "failed to write the checkpoint of devices");
@@ -216,13 +237,13 @@ impl DeviceManager {
 
     async fn disconnect(&self, resource: &str, registration: u64) {
         let now = self.env.monotonic();
-        {
+        let users = {
             let mut plugins = self.plugins.lock();
-            if !plugins.state.disconnected(resource, registration, now) {
-                return;
-            }
+            let Some(users) = plugins.state.disconnected(resource, registration, now) else { return };
             plugins.endpoints.retain(|_, endpoint| endpoint.registration != registration);
-        }
+            users
+        };
+        self.tell_health(&users);
         self.changed.notify_one();
         if let Err(error) = self.write().await {
             tracing::error!(%error, "failed to write the checkpoint of devices");

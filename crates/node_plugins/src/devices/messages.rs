@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 pub const VERSION: &str = "v1beta1";
 pub const HEALTHY: &str = "Healthy";
+pub const UNHEALTHY: &str = "Unhealthy";
 
 pub const REGISTER: &str = "/v1beta1.Registration/Register";
 pub const GET_DEVICE_PLUGIN_OPTIONS: &str = "/v1beta1.DevicePlugin/GetDevicePluginOptions";

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceHealth, ResourceStatus};
 
 use super::{
     checkpoint::Checkpoint,
-    messages::{ContainerAllocateResponse, Device, DevicePluginOptions, HEALTHY},
+    messages::{ContainerAllocateResponse, Device, DevicePluginOptions, HEALTHY, UNHEALTHY},
     pod_devices::{ContainerAllocation, PodDevices, WITHOUT_NUMA_NODE},
 };
 
@@ -135,27 +135,52 @@ impl DeviceState {
         (found.registration, found.stopped_at, found.options) = (Some(registration), None, options);
     }
 
-    /// What the plugin says its devices are now. False when another plugin has taken its place.
-    pub fn updated(&mut self, resource: &str, registration: u64, devices: Vec<Device>) -> bool {
-        let Some(found) = self.resources.get_mut(resource).filter(|r| r.registration == Some(registration)) else {
-            return false;
-        };
+    /// What the plugin says its devices are now. Returns the pods that have one whose health is another; `None` when
+    /// another plugin has taken its place.
+    pub fn updated(&mut self, resource: &str, registration: u64, devices: Vec<Device>) -> Option<BTreeSet<String>> {
+        let found = self.resources.get_mut(resource).filter(|r| r.registration == Some(registration))?;
         let info = |device: Device| {
             let numa_nodes = device.topology.iter().flat_map(|t| t.nodes.iter().map(|node| node.id)).collect();
             (device.id, DeviceInfo { healthy: device.health == HEALTHY, numa_nodes })
         };
-        found.devices = devices.into_iter().map(info).collect();
-        true
+        let now: BTreeMap<String, DeviceInfo> = devices.into_iter().map(info).collect();
+        let before = std::mem::replace(&mut found.devices, now);
+        let is_as_before = |(id, device): &(&String, &DeviceInfo)| {
+            before.get(*id).is_some_and(|before| before.healthy == device.healthy)
+        };
+        let changed = found.devices.iter().filter(|device| !is_as_before(device)).map(|(id, _)| id.clone()).collect();
+        Some(self.users_of(resource, &changed))
     }
 
-    /// Its devices can't be given to anybody any more. False when another plugin has taken its place.
-    pub fn disconnected(&mut self, resource: &str, registration: u64, now: Duration) -> bool {
-        let Some(found) = self.resources.get_mut(resource).filter(|r| r.registration == Some(registration)) else {
-            return false;
-        };
+    /// Its devices can't be given to anybody any more. Returns the pods that have one; `None` when another plugin has
+    /// taken its place.
+    pub fn disconnected(&mut self, resource: &str, registration: u64, now: Duration) -> Option<BTreeSet<String>> {
+        let found = self.resources.get_mut(resource).filter(|r| r.registration == Some(registration))?;
+        let healthy = found.healthy();
         found.devices.values_mut().for_each(|device| device.healthy = false);
         (found.registration, found.stopped_at) = (None, Some(now));
-        true
+        Some(self.users_of(resource, &healthy))
+    }
+
+    fn users_of(&self, resource: &str, ids: &DeviceIds) -> BTreeSet<String> {
+        let has = |found: &ContainerAllocation| found.devices.values().flatten().any(|id| ids.contains(id));
+        let users = self.pods.iter().filter(|(_, _, name, found)| *name == resource && has(found));
+        users.map(|(uid, ..)| uid.to_string()).collect()
+    }
+
+    /// How the devices of a container are, by resource. One that its plugin has not told of yet is taken for healthy.
+    pub fn health(&self, uid: &str, container: &str) -> Vec<ResourceStatus> {
+        let of = |(resource, found): (&String, &ContainerAllocation)| {
+            let devices = self.resources.get(resource).map(|found| &found.devices);
+            let one = |id: String| {
+                let is_healthy = devices.and_then(|devices| devices.get(&id)).is_none_or(|device| device.healthy);
+                let health = if is_healthy { HEALTHY } else { UNHEALTHY };
+                ResourceHealth { health: Some(health.into()), resource_id: id }
+            };
+            let resources = found.device_ids().into_iter().map(one).collect();
+            ResourceStatus { name: resource.clone(), resources: Some(resources) }
+        };
+        self.pods.container(uid, container).into_iter().flatten().map(of).collect()
     }
 
     /// Forgets resources whose plugins have been gone for long. True when there were any.

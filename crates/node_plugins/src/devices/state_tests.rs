@@ -35,7 +35,7 @@ fn with(text: &str, asks: bool) -> DeviceState {
     let mut state = DeviceState::default();
     let options = DevicePluginOptions { get_preferred_allocation_available: asks, ..Default::default() };
     state.connected(RESOURCE, 1, options);
-    assert!(state.updated(RESOURCE, 1, devices(text)));
+    state.updated(RESOURCE, 1, devices(text)).unwrap();
     state
 }
 
@@ -87,7 +87,7 @@ fn what_a_container_has_stays_its_own() {
         "pod \"pod\" container \"main\" changed request for resource \"example.com/widget\" from 1 to 2"
     );
     // It vanished while the container had it.
-    assert!(state.updated(RESOURCE, 1, devices("b")));
+    state.updated(RESOURCE, 1, devices("b")).unwrap();
     let gone = state.choose(&request("pod", "main", 1), None);
     assert_eq!(gone, Err(AllocationError::NoLongerHealthy(RESOURCE.into())));
     assert!(state.pods.remove_pod("pod"));
@@ -154,16 +154,16 @@ fn a_plugin_that_has_gone_is_shown_for_a_while() {
     check(&state, Some((3, 2)));
     // A plugin that came twice: what the older one says or does no longer counts.
     state.connected(RESOURCE, 2, Default::default());
-    assert!(!state.updated(RESOURCE, 1, devices("a")) && !state.disconnected(RESOURCE, 1, NOW));
+    assert_eq!((state.updated(RESOURCE, 1, devices("a")), state.disconnected(RESOURCE, 1, NOW)), (None, None));
     check(&state, Some((3, 2)));
-    assert!(state.disconnected(RESOURCE, 2, NOW));
+    state.disconnected(RESOURCE, 2, NOW).unwrap();
     check(&state, Some((3, 0)));
     assert!(!state.expire(NOW + ENDPOINT_STOP_GRACE_PERIOD));
     check(&state, Some((3, 0)));
     assert!(state.expire(NOW + ENDPOINT_STOP_GRACE_PERIOD + Duration::from_secs(1)));
     check(&state, Some((0, 0)));
     state.connected(RESOURCE, 3, Default::default());
-    assert!(state.updated(RESOURCE, 3, devices("a")));
+    state.updated(RESOURCE, 3, devices("a")).unwrap();
     check(&state, Some((1, 1)));
 }
 
@@ -180,8 +180,35 @@ fn after_a_restart_pods_have_what_they_had() {
         "the plugin is not back"
     );
     state.connected(RESOURCE, 1, Default::default());
-    assert!(state.updated(RESOURCE, 1, devices("a b")));
+    state.updated(RESOURCE, 1, devices("a b")).unwrap();
     assert_eq!(state.choose(&request("pod", "main", 1), None), Ok(Choice::Nothing));
     assert_eq!(give(&mut state, &request("next", "main", 1)), ids("b"));
     assert_eq!(state.allocated_counts(), BTreeMap::from([(RESOURCE.to_string(), 2)]));
+}
+
+#[test]
+fn pods_are_told_of_devices_that_fall_ill_or_recover() {
+    let mut state = with("a b c", false);
+    give(&mut state, &request("one", "main", 1));
+    give(&mut state, &request("two", "main", 1));
+    let mut check = |what: &str, users: &[&str], health: [&str; 2]| {
+        let found = match what {
+            "gone" => state.disconnected(RESOURCE, 1, NOW),
+            said => state.updated(RESOURCE, 1, devices(said)),
+        };
+        assert!(found.unwrap().iter().eq(users), "{what}");
+        let shown = ["one", "two"].map(|uid| {
+            let statuses = state.health(uid, "main");
+            assert_eq!((statuses.len(), &*statuses[0].name), (1, RESOURCE));
+            let [device] = &statuses[0].resources.as_ref().unwrap()[..] else { panic!("{statuses:?}") };
+            format!("{} {}", device.resource_id, device.health.as_ref().unwrap())
+        });
+        assert_eq!(shown, health, "{what}");
+    };
+    check("a b c", &[], ["a Healthy", "b Healthy"]);
+    check("a !b !c", &["two"], ["a Healthy", "b Unhealthy"]);
+    check("!a b", &["one", "two"], ["a Unhealthy", "b Healthy"]);
+    check("a b", &["one"], ["a Healthy", "b Healthy"]);
+    check("gone", &["one", "two"], ["a Unhealthy", "b Unhealthy"]);
+    assert_eq!(state.health("three", "main"), []);
 }

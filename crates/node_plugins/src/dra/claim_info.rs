@@ -38,14 +38,19 @@ impl ClaimInfo {
         Claim { namespace: self.namespace.clone(), uid: self.uid.clone(), name: self.name.clone() }
     }
 
-    /// The CDI devices of one request, or of all.
-    pub fn cdi_devices(&self, request: Option<&str>) -> impl Iterator<Item = &str> {
-        let is_wanted = move |device: &&Device| {
+    /// The devices of one request, or of all, each with its driver.
+    pub fn devices(&self, request: Option<&str>) -> impl Iterator<Item = (&str, &Device)> {
+        let is_wanted = move |device: &Device| {
             let names = &device.request_names;
             request.is_none_or(|request| names.is_empty() || names.iter().any(|name| name == request))
         };
-        let devices = self.drivers.values().flatten().filter(is_wanted);
-        devices.flat_map(|device| device.cdi_device_ids.iter().map(String::as_str))
+        let all = self.drivers.iter().flat_map(|(driver, devices)| devices.iter().map(move |d| (driver.as_str(), d)));
+        all.filter(move |(_, device)| is_wanted(device))
+    }
+
+    /// The CDI devices of one request, or of all.
+    pub fn cdi_devices(&self, request: Option<&str>) -> impl Iterator<Item = &str> {
+        self.devices(request).flat_map(|(_, device)| device.cdi_device_ids.iter().map(String::as_str))
     }
 }
 
@@ -102,6 +107,15 @@ impl ClaimInfoCache {
             }
         }
         last
+    }
+
+    /// Pods that have one of these devices of a driver, each by pool and name.
+    pub fn users_of(&self, driver: &str, devices: &[(String, String)]) -> BTreeSet<String> {
+        let has = |info: &&ClaimInfo| {
+            let prepared = info.drivers.get(driver).into_iter().flatten();
+            prepared.into_iter().any(|d| devices.iter().any(|(p, n)| *p == d.pool_name && *n == d.device_name))
+        };
+        self.0.values().filter(has).flat_map(|info| info.pod_uids.iter().cloned()).collect()
     }
 
     pub fn pod_uids(&self) -> BTreeSet<String> {

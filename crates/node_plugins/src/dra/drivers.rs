@@ -13,9 +13,15 @@ use k8s_openapi::{api::resource::v1::ResourceSlice, apimachinery::pkg::apis::met
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tonic::Code;
 
-use super::messages::{DraService, SERVICES};
+use super::{
+    claim_info::ClaimInfoCache,
+    health::{DeviceName, Health, HealthCache},
+    messages::{DraService, NODE_WATCH_RESOURCES, NodeWatchResourcesRequest, NodeWatchResourcesResponse, SERVICES},
+};
 use crate::{
+    HealthListener,
     grpc::PluginChannel,
     registration::{PluginHandler, messages::PluginInfo},
 };
@@ -49,6 +55,65 @@ struct Driver {
     pending_wipe: Option<CancellationToken>,
 }
 
+/// How the devices of all drivers are, and who wants to know.
+pub struct DriverHealth {
+    claims: Arc<Mutex<ClaimInfoCache>>,
+    cache: Mutex<HealthCache>,
+    listener: HealthListener,
+}
+
+impl DriverHealth {
+    pub fn new(claims: Arc<Mutex<ClaimInfoCache>>, listener: HealthListener) -> Self {
+        Self { claims, cache: Mutex::default(), listener }
+    }
+
+    pub fn get(&self, driver: &str, pool: &str, device: &str, now: Duration) -> Health {
+        self.cache.lock().get(driver, pool, device, now)
+    }
+
+    fn tell(&self, driver: &str, changed: &[DeviceName]) {
+        let users = self.claims.lock().users_of(driver, changed);
+        users.iter().for_each(|uid| (self.listener)(uid));
+    }
+
+    fn forget(&self, driver: &str) {
+        let known = self.cache.lock().forget(driver);
+        self.tell(driver, &known);
+    }
+
+    /// Takes in what the driver says, as long as it says something. One that lacks the service is left alone.
+    async fn follow(&self, driver: &str, channel: &PluginChannel, env: &Env) {
+        let mut backoff = RECONNECT_BACKOFF;
+        loop {
+            let request = NodeWatchResourcesRequest {};
+            let stream =
+                channel.stream::<_, NodeWatchResourcesResponse>(NODE_WATCH_RESOURCES, request, CONNECT_TIMEOUT);
+            let ended = match stream.await {
+                Ok(mut stream) => loop {
+                    match stream.message().await {
+                        Ok(Some(NodeWatchResourcesResponse { devices })) => {
+                            backoff.reset();
+                            let changed = self.cache.lock().update(driver, devices, env.monotonic());
+                            self.tell(driver, &changed);
+                        }
+                        Ok(None) => break None,
+                        Err(error) => break Some(error.into()),
+                    }
+                },
+                Err(error) => Some(error),
+            };
+            self.forget(driver);
+            if let Some(error) = ended {
+                if error.code == Code::Unimplemented {
+                    return futures::future::pending().await;
+                }
+                tracing::info!(driver, %error, "a DRA driver says no more of the health of its devices");
+            }
+            env.sleep(backoff.next_delay()).await;
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("DRA driver {0} is not registered")]
 pub struct NotRegistered(pub String);
@@ -58,16 +123,24 @@ pub struct DraDrivers {
     env: Env,
     node_name: String,
     wiping_delay: Duration,
+    health: Option<Arc<DriverHealth>>,
     drivers: Mutex<BTreeMap<String, Driver>>,
     tasks: mpsc::Sender<BoxFuture<'static, ()>>,
     to_run: Mutex<Option<mpsc::Receiver<BoxFuture<'static, ()>>>>,
 }
 
 impl DraDrivers {
-    pub fn new(client: Client, env: Env, node_name: &str, wiping_delay: Duration) -> Arc<Self> {
+    /// With `health`, drivers are asked how their devices are.
+    pub fn new(
+        client: Client,
+        env: Env,
+        node_name: &str,
+        wiping_delay: Duration,
+        health: Option<Arc<DriverHealth>>,
+    ) -> Arc<Self> {
         let (tasks, to_run) = mpsc::channel(TASKS_MAX);
         let (drivers, to_run) = (Mutex::default(), Mutex::new(Some(to_run)));
-        Arc::new(Self { client, env, node_name: node_name.into(), wiping_delay, drivers, tasks, to_run })
+        Arc::new(Self { client, env, node_name: node_name.into(), wiping_delay, health, drivers, tasks, to_run })
     }
 
     /// Runs for as long as the node does. ResourceSlices of before the start go: drivers that are still here make them
@@ -107,8 +180,11 @@ impl DraDrivers {
                 let connected =
                     PluginChannel::connect_watched(&shown, &endpoint, self.env.clone(), CONNECT_TIMEOUT).await;
                 if let Ok((channel, ended)) = connected {
-                    self.set_connected(&name, &endpoint, &stop, Some(channel));
-                    ended.cancelled().await;
+                    self.set_connected(&name, &endpoint, &stop, Some(channel.clone()));
+                    tokio::select! {
+                        () = ended.cancelled() => {}
+                        () = self.follow_health(&name, &channel) => {}
+                    }
                     tracing::info!(driver = name, endpoint, "the connection to a DRA driver has ended");
                     self.set_connected(&name, &endpoint, &stop, None);
                     backoff.reset();
@@ -119,6 +195,13 @@ impl DraDrivers {
         tokio::select! {
             () = watch => {}
             () = stop.cancelled() => {}
+        }
+    }
+
+    async fn follow_health(&self, name: &str, channel: &PluginChannel) {
+        match &self.health {
+            Some(health) => health.follow(name, channel, &self.env).await,
+            None => futures::future::pending().await,
         }
     }
 
@@ -153,6 +236,9 @@ impl DraDrivers {
             if driver.endpoints.iter().any(|endpoint| endpoint.is_connected) {
                 driver.pending_wipe.take().inspect(CancellationToken::cancel);
                 return;
+            }
+            if let Some(health) = &self.health {
+                health.forget(name);
             }
             if driver.pending_wipe.is_some() {
                 return;

@@ -15,7 +15,7 @@ use client::Client;
 use env::Env;
 use futures::future::join_all;
 use k8s_openapi::api::{
-    core::v1::{Container, Pod},
+    core::v1::{Container, Pod, ResourceHealth, ResourceStatus},
     resource::v1::ResourceClaim,
 };
 use metrics::Metrics;
@@ -25,7 +25,7 @@ use tonic::Code;
 use super::{
     checkpoint,
     claim_info::{ClaimInfo, ClaimInfoCache, OldClaim, batches, key},
-    drivers::{DraDrivers, NotRegistered, WIPING_DELAY},
+    drivers::{DraDrivers, DriverHealth, NotRegistered, WIPING_DELAY},
     messages::{
         Claim, Device, NodePrepareResourcesRequest, NodePrepareResourcesResponse, NodeUnprepareResourcesRequest,
         NodeUnprepareResourcesResponse,
@@ -34,6 +34,7 @@ use super::{
     turns::ClaimTurns,
 };
 use crate::{
+    HealthListener,
     checkpoint_file::CheckpointFile,
     grpc::{RpcError, code_name},
     plugin_metrics::{DRA_CLAIMS_IN_USE, DRA_GRPC_OPERATIONS_DURATION, DRA_OPERATIONS_DURATION},
@@ -75,12 +76,20 @@ pub struct DraManager {
     claims: Arc<Mutex<ClaimInfoCache>>,
     turns: ClaimTurns,
     drivers: Arc<DraDrivers>,
+    health: Option<Arc<DriverHealth>>,
     call_timeout: Duration,
 }
 
 impl DraManager {
-    /// Reads what was prepared before a restart.
-    pub fn open(client: Client, env: Env, metrics: Metrics, root_dir: &Path, node_name: &str) -> Self {
+    /// Reads what was prepared before a restart. With `listener`, drivers are asked how their devices are.
+    pub fn open(
+        client: Client,
+        env: Env,
+        metrics: Metrics,
+        root_dir: &Path,
+        node_name: &str,
+        listener: Option<HealthListener>,
+    ) -> Self {
         let file = CheckpointFile::new(root_dir.join(checkpoint::FILE_NAME));
         let claims = read(&file).unwrap_or_else(|error| {
             tracing::error!(
@@ -89,9 +98,11 @@ impl DraManager {
             );
             ClaimInfoCache::default()
         });
-        let drivers = DraDrivers::new(client.clone(), env.clone(), node_name, WIPING_DELAY);
         let claims = Arc::new(Mutex::new(claims));
-        Self { client, env, metrics, file, claims, turns: ClaimTurns::default(), drivers, call_timeout: CALL_TIMEOUT }
+        let health = listener.map(|listener| Arc::new(DriverHealth::new(claims.clone(), listener)));
+        let drivers = DraDrivers::new(client.clone(), env.clone(), node_name, WIPING_DELAY, health.clone());
+        let (turns, call_timeout) = (ClaimTurns::default(), CALL_TIMEOUT);
+        Self { client, env, metrics, file, claims, turns, drivers, health, call_timeout }
     }
 
     pub fn with_call_timeout(self, call_timeout: Duration) -> Self {
@@ -271,11 +282,45 @@ impl DraManager {
         resources
     }
 
+    /// How the devices of a container's claims are; nothing where drivers are not asked.
+    pub fn resource_health(&self, pod: &Pod, container: &Container) -> Vec<ResourceStatus> {
+        let Some(health) = &self.health else { return Vec::new() };
+        let (mut statuses, now) = (BTreeMap::<String, Vec<ResourceHealth>>::new(), self.env.monotonic());
+        let shown = self.for_each_named_claim(pod, container, |name, info, request| {
+            let name = request.map_or(format!("claim:{name}"), |request| format!("claim:{name}/{request}"));
+            let devices = info.devices(request).map(|(driver, device)| {
+                let Device { pool_name, device_name, cdi_device_ids, .. } = device;
+                let own = || format!("{driver}/{pool_name}/{device_name}");
+                let found = health.get(driver, pool_name, device_name, now);
+                ResourceHealth {
+                    health: Some(found.as_str().into()),
+                    resource_id: cdi_device_ids.first().cloned().unwrap_or_else(own),
+                }
+            });
+            statuses.entry(name).or_default().extend(devices);
+        });
+        if let Err(error) = shown {
+            tracing::debug!(%error, "claims of a pod that is not prepared");
+        }
+        let status = |(name, devices): (String, Vec<_>)| ResourceStatus { name, resources: Some(devices) };
+        statuses.into_iter().filter(|(_, devices)| !devices.is_empty()).map(status).collect()
+    }
+
     fn for_each_claim(
         &self,
         pod: &Pod,
         container: &Container,
         mut visit: impl FnMut(&ClaimInfo, Option<&str>),
+    ) -> Result<(), DraError> {
+        self.for_each_named_claim(pod, container, |_, info, request| visit(info, request))
+    }
+
+    /// With the name that the pod has for each.
+    fn for_each_named_claim(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        mut visit: impl FnMut(&str, &ClaimInfo, Option<&str>),
     ) -> Result<(), DraError> {
         if container_claims(container).next().is_none() {
             return Ok(());
@@ -285,7 +330,7 @@ impl DraManager {
         for (pod_name, claim) in pod_claims(pod)? {
             for (_, request) in container_claims(container).filter(|(name, _)| *name == pod_name) {
                 let info = claims.0.get(&key(namespace, claim.name));
-                visit(info.ok_or_else(|| DraError::Unknown(claim.name.into()))?, request);
+                visit(pod_name, info.ok_or_else(|| DraError::Unknown(claim.name.into()))?, request);
             }
         }
         Ok(())

@@ -25,6 +25,40 @@ pub static SERVICES: [DraService; 2] = [
     },
 ];
 
+/// A service of its own, which drivers may have beside each of these.
+pub const NODE_WATCH_RESOURCES: &str = "/v1alpha1.DRAResourceHealth/NodeWatchResources";
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeWatchResourcesRequest {}
+
+/// All that the driver knows.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeWatchResourcesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<DeviceHealth>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceHealth {
+    #[prost(message, optional, tag = "1")]
+    pub device: Option<DeviceIdentifier>,
+    /// 0 unknown, 1 healthy, 2 unhealthy.
+    #[prost(int32, tag = "2")]
+    pub health: i32,
+    #[prost(int64, tag = "3")]
+    pub last_updated_time: i64,
+    #[prost(int64, tag = "4")]
+    pub health_check_timeout_seconds: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceIdentifier {
+    #[prost(string, tag = "1")]
+    pub pool_name: String,
+    #[prost(string, tag = "2")]
+    pub device_name: String,
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Claim {
     #[prost(string, tag = "1")]

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tonic::Code;
 
 use super::{drivers::DraDrivers, manager::DraManager, messages::SERVICES};
-use crate::example::dra_driver::ExampleDraDriver;
+use crate::{HealthListener, example::dra_driver::ExampleDraDriver};
 
 const DRIVER: &str = "driver.example.com";
 const HANG_TIMEOUT: Duration = Duration::from_secs(3);
@@ -80,6 +80,8 @@ struct Node {
     root: tempfile::TempDir,
     objects: Objects,
     manager: DraManager,
+    /// The pods that were told of another health of their devices.
+    told: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
 }
 
@@ -90,10 +92,16 @@ impl Node {
 
     fn start_in(root: tempfile::TempDir, objects: Objects) -> Self {
         let client = Client::new(objects.clone());
-        let manager = DraManager::open(client, Env::real(), Metrics::default(), root.path(), "node");
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let listener: HealthListener = {
+            let told = told.clone();
+            Arc::new(move |uid: &str| told.lock().push(uid.to_string()))
+        };
+        let (env, metrics) = (Env::real(), Metrics::default());
+        let manager = DraManager::open(client, env, metrics, root.path(), "node", Some(listener));
         let manager = manager.with_call_timeout(HANG_TIMEOUT);
         let task = env::spawn(manager.drivers().clone().run());
-        Self { root, objects, manager, task }
+        Self { root, objects, manager, told, task }
     }
 
     fn restart(self) -> Self {
@@ -224,7 +232,7 @@ async fn a_restart_in_the_middle_is_made_good() {
 async fn slices_of_drivers_that_stay_away_go() {
     let objects = Objects::default();
     let delay = Duration::from_millis(200);
-    let drivers = DraDrivers::new(Client::new(objects.clone()), Env::real(), "node", delay);
+    let drivers = DraDrivers::new(Client::new(objects.clone()), Env::real(), "node", delay, None);
     env::spawn(drivers.clone().run());
     let wiped = |count: usize| objects.wiped.lock().len() >= count;
     until("what was before the start is wiped", || wiped(1)).await;
@@ -246,4 +254,34 @@ async fn slices_of_drivers_that_stay_away_go() {
                     services supported by the plugin ([\"v1alpha3.Node\"]) are supported by the kubelet \
                     ([\"v1.DRAPlugin\" \"v1beta1.DRAPlugin\"])";
     assert_eq!(none, expected);
+}
+
+#[tokio::test]
+async fn containers_show_the_health_of_their_devices() {
+    let node = Node::start();
+    let driver = node.driver();
+    driver.set_health("a", 1);
+    let serving = node.plug(&driver, "v1.DRAPlugin").await;
+    node.objects.add("a", "ua", &["1"]);
+    node.objects.add("b", "ub", &["2"]);
+    let (one, two) = (pod("1", &["a"]), pod("2", &["b"]));
+    node.prepare(&one).await.unwrap();
+    node.prepare(&two).await.unwrap();
+    let health = |pod: &Pod| {
+        let statuses = node.manager.resource_health(pod, &pod.spec.as_ref().unwrap().containers[0]);
+        let [status] = &statuses[..] else { panic!("{statuses:?}") };
+        let [device] = &status.resources.as_ref().unwrap()[..] else { panic!("{statuses:?}") };
+        format!("{} {} {}", status.name, device.resource_id, device.health.as_ref().unwrap())
+    };
+    let shows = |pod: &Pod, health_wanted: &str| health(pod).ends_with(health_wanted);
+    until("the first health", || shows(&one, "claim:a driver.example.com/file=ua Healthy")).await;
+    assert_eq!(health(&two), "claim:b driver.example.com/file=ub Unknown");
+    node.told.lock().clear();
+    driver.set_health("a", 2);
+    until("an ill device", || shows(&one, "Unhealthy")).await;
+    driver.set_health("b", 1);
+    until("the other device", || shows(&two, " Healthy")).await;
+    until("news for both", || *node.told.lock() == ["1", "2"]).await;
+    serving.abort();
+    until("nobody speaks for it", || shows(&one, "Unknown")).await;
 }

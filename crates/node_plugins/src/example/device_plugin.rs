@@ -5,12 +5,11 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use env::Env;
-use futures::stream;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use super::{Faults, begin};
+use super::{Faults, begin, latest};
 use crate::{
     devices::messages::{
         ALLOCATE, AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
@@ -112,14 +111,7 @@ impl ExampleDevicePlugin {
                 async move { plugin.begin("GetDevicePluginOptions", &[]).await.map(|()| options) }
             })
             .server_streaming(LIST_AND_WATCH, move |_: Empty| {
-                let receiver = devices.subscribe();
-                stream::unfold((receiver, true), |(mut receiver, first)| async move {
-                    if !first {
-                        receiver.changed().await.ok()?;
-                    }
-                    let devices = receiver.borrow_and_update().clone();
-                    Some((Ok(ListAndWatchResponse { devices }), (receiver, false)))
-                })
+                latest(&devices, |devices| ListAndWatchResponse { devices: devices.clone() })
             })
             .unary(GET_PREFERRED_ALLOCATION, move |request: PreferredAllocationRequest| {
                 let plugin = for_preferred.clone();

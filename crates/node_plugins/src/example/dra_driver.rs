@@ -3,7 +3,7 @@
 //! its devices are made by whoever uses it.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -11,13 +11,16 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use super::{Faults, begin};
+use super::{Faults, begin, latest};
 use crate::{
     dra::messages::{
-        Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
-        NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse, SERVICES,
+        Claim, Device, DeviceHealth, DeviceIdentifier, NODE_WATCH_RESOURCES, NodePrepareResourceResponse,
+        NodePrepareResourcesRequest, NodePrepareResourcesResponse, NodeUnprepareResourceResponse,
+        NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse, NodeWatchResourcesRequest,
+        NodeWatchResourcesResponse, SERVICES,
     },
     grpc::service::{GrpcService, bind},
     registration::messages::{
@@ -45,12 +48,22 @@ pub struct ExampleDraDriver {
     /// Where the runtime looks for CDI devices.
     cdi_dir: PathBuf,
     pub calls: Arc<Mutex<Calls>>,
+    /// What it says of the health of its devices, by their names.
+    health: watch::Sender<BTreeMap<String, i32>>,
 }
 
 impl ExampleDraDriver {
     pub fn new(name: &str, services: &[&str], cdi_dir: &Path) -> Self {
         let services = services.iter().map(|service| service.to_string()).collect();
-        Self { name: name.into(), services, cdi_dir: cdi_dir.into(), calls: Arc::default() }
+        let health = watch::Sender::default();
+        Self { name: name.into(), services, cdi_dir: cdi_dir.into(), calls: Arc::default(), health }
+    }
+
+    /// Tells the kubelet how a device is: 0 unknown, 1 healthy, 2 unhealthy.
+    pub fn set_health(&self, device: &str, health: i32) {
+        self.health.send_modify(|known| {
+            known.insert(device.into(), health);
+        });
     }
 
     pub fn fail(&self, method: &str, answers: &[Option<Code>]) {
@@ -78,6 +91,17 @@ impl ExampleDraDriver {
                 told.lock().registration.push(status);
                 async { Ok(RegistrationStatusResponse {}) }
             });
+        let health = self.health.clone();
+        service = service.server_streaming(NODE_WATCH_RESOURCES, move |_: NodeWatchResourcesRequest| {
+            latest(&health, |known| {
+                let of = |(name, health): (&String, &i32)| DeviceHealth {
+                    device: Some(DeviceIdentifier { pool_name: "files".into(), device_name: name.clone() }),
+                    health: *health,
+                    ..Default::default()
+                };
+                NodeWatchResourcesResponse { devices: known.iter().map(of).collect() }
+            })
+        });
         for version in &SERVICES {
             let [prepare, unprepare] = [(); 2].map(|()| self.clone());
             service = service

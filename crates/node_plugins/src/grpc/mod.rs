@@ -3,11 +3,13 @@
 //! No call waits for ever; a plugin that restarts is reached again without any action here.
 
 pub mod service;
+mod socket;
 mod watched;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use env::Env;
+use hyper_util::rt::TokioIo;
 use tonic::{
     Code, Streaming,
     codegen::http::uri::PathAndQuery,
@@ -60,9 +62,17 @@ pub struct PluginChannel {
 impl PluginChannel {
     /// `endpoint` is the path of a socket. No connection is made until the first call.
     pub fn new(name: &str, endpoint: &str, env: Env) -> Result<Self, RpcError> {
-        let endpoint = Endpoint::from_shared(format!("unix://{}", socket_path(endpoint)))
-            .map_err(|error| RpcError { code: Code::InvalidArgument, message: error.to_string() })?;
-        Ok(Self { name: name.into(), channel: endpoint.connect_lazy(), env })
+        let path = PathBuf::from(socket_path(endpoint));
+        if !path.is_absolute() {
+            let message = format!("{endpoint:?} is not the path of a socket");
+            return Err(RpcError { code: Code::InvalidArgument, message });
+        }
+        let connector = tower::service_fn(move |_| {
+            let path = path.clone();
+            async move { socket::connect(&path).await.map(TokioIo::new) }
+        });
+        let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        Ok(Self { name: name.into(), channel, env })
     }
 
     pub async fn call<Q, R>(&self, path: &'static str, request: Q, timeout: Duration) -> Result<R, RpcError>

@@ -3,6 +3,7 @@
 
 use std::{
     io,
+    path::Path,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -17,7 +18,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Code, transport::Endpoint};
 
-use super::{PluginChannel, RpcError, socket_path};
+use super::{PluginChannel, RpcError, socket, socket_path};
 
 /// The connection's end is told when this is dropped.
 struct WatchedStream {
@@ -38,7 +39,7 @@ impl PluginChannel {
         let connector = tower::service_fn(move |_| {
             let (path, token) = (path.clone(), token.clone());
             async move {
-                let stream = UnixStream::connect(path).await?;
+                let stream = socket::connect(Path::new(&path)).await?;
                 Ok::<_, io::Error>(TokioIo::new(WatchedStream { stream, _ended: token.drop_guard() }))
             }
         });

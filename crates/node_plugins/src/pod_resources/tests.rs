@@ -34,7 +34,7 @@ impl Node {
             health: HEALTHY.into(),
             topology: Some(Topology { nodes: nodes.iter().map(|id| Near { id: *id }).collect() }),
         };
-        assert!(state.updated(RESOURCE, 1, vec![device("a", &[0, 1]), device("b", &[])]));
+        state.updated(RESOURCE, 1, vec![device("a", &[0, 1]), device("b", &[])]).unwrap();
         let request = DeviceRequest {
             uid: "uid",
             container: "main",

@@ -64,6 +64,10 @@ fn status(input: &Input, kind: Kind, container: &Container, before: Option<&ApiS
         result.resources = in_effect.or_else(|| Some(container.resources.clone().unwrap_or_default()));
         result.allocated_resources = container.resources.as_ref().and_then(|r| r.requests.clone());
     }
+    if kind == Kind::App {
+        let health = (input.resource_health)(container);
+        result.allocated_resources_status = (!health.is_empty()).then_some(health);
+    }
     if result.container_id.is_some() {
         result.stop_signal = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.clone());
     }

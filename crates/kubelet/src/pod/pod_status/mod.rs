@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements},
+    api::core::v1::{Container, HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements, ResourceStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
@@ -53,6 +53,8 @@ pub struct Input<'a> {
     pub reasons: &'a HashMap<String, WaitingReason>,
     /// The resources that a running container was given, by its id.
     pub in_effect: &'a dyn Fn(&str) -> Option<ResourceRequirements>,
+    /// How the devices of a container are.
+    pub resource_health: &'a dyn Fn(&Container) -> Vec<ResourceStatus>,
     /// How far changes of resources are.
     pub resizes: &'a Resizes,
     /// "containerd", the scheme of container ids.

@@ -108,6 +108,7 @@ fn check(case: Case, phase: &str, expected: &[(&str, Value)]) {
         case.failure.map(|reason| PodFailure { reason: reason.into(), message: "why".into(), rejected: case.rejected });
     let status = generate(&Input {
         in_effect: &|_| None,
+        resource_health: &|_| Vec::new(),
         resizes: &Default::default(),
         pod: &pod,
         runtime: &runtime,

@@ -280,6 +280,7 @@ impl Worker {
             readiness: shared.probes.results(),
             reasons: &self.waiting,
             in_effect: &|id| self.actuated.get(id).map(|actuated| actuated.declared.clone()),
+            resource_health: &|container| shared.devices.resource_health(pod, container),
             resizes,
             runtime_name: &shared.runtime_name,
             host_ips: &shared.runtime.host_ips,
