@@ -140,7 +140,7 @@ fn made_by(function: &str, text: &str) -> Result<CelValue, CelError> {
     let literal = Expr::Literal(LiteralValue::String(CelString::from(text)));
     let call = CallExpr { func_name: function.into(), target: None, args: vec![IdedExpr { id: 1, expr: literal }] };
     let call = IdedExpr { id: 2, expr: Expr::Call(call) };
-    CelValue::resolve(&call, &root(None).new_inner_scope()).map_err(|why| CelError::Evaluation(why.to_string()))
+    CelValue::resolve(&call, &root(None).new_inner_scope()).map_err(|why| CelError::evaluation(&why))
 }
 
 /// `device.attributes[domain]` and `device.capacity[domain]` look up a domain; the fields are keys already.

@@ -22,6 +22,15 @@ pub enum CelError {
 }
 
 impl CelError {
+    /// What the interpreter says, in upstream's words.
+    pub(crate) fn evaluation(error: &impl ToString) -> Self {
+        let text = error.to_string();
+        Self::Evaluation(match text.strip_prefix("No such key") {
+            Some(rest) => format!("no such key{rest}"),
+            None => text,
+        })
+    }
+
     /// Whether the evaluation was stopped before its end.
     pub fn is_interruption(&self) -> bool {
         matches!(self, Self::CostLimit | Self::Interrupted)

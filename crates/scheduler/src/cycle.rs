@@ -10,7 +10,7 @@ use crate::{
     cluster::Cluster,
     diagnosis::Diagnosis,
     framework::{
-        Candidate, FailedAttempt, NodeFilter, PluginSet, PostFilterPlugin, PostFilterResult, PostFilterWork,
+        Candidate, Code, FailedAttempt, NodeFilter, PluginSet, PostFilterPlugin, PostFilterResult, PostFilterWork,
         PreFilterResult, Profile, Refusal,
     },
     node_info::NodeInfo,
@@ -59,6 +59,10 @@ pub fn run_pre_filter<'a>(
             }
             PreFilterResult::Reject(status) => {
                 let mut diagnosis = Diagnosis::new(cluster.cache.len());
+                if status.code == Code::Error {
+                    diagnosis.error =
+                        Some(format!("running PreFilter plugin {:?}: {}", enabled.name, status.message()));
+                }
                 diagnosis.pre_filter_message = Some(status.message());
                 diagnosis.unschedulable_plugins.insert(enabled.row);
                 return Err(Box::new(diagnosis));
@@ -135,12 +139,18 @@ pub fn find_nodes_that_fit(
 ) -> Result<Vec<u32>, Box<Diagnosis>> {
     let (nodes, order) = (cluster.cache.nodes(), cluster.cache.order());
     let mut diagnosis = Diagnosis::new(nodes.len());
+    // False when something went wrong: then the pod may not go anywhere, though other nodes would do.
     let mut look = |at: u32, found: &mut Vec<u32>| {
         let node = &nodes[at as usize];
         match filters.run_with_nominated_pods(cluster, node, pod) {
             Ok(()) => found.push(at),
+            Err((_, name, status)) if status.code == Code::Error => {
+                diagnosis.error = Some(format!("running {name:?} filter plugin: {}", status.message()));
+                return false;
+            }
             Err((row, name, status)) => diagnosis.reject_node(row, name, node.name.clone(), status),
         }
+        true
     };
     let mut found = Vec::new();
     // The node that preemption made room on comes first; if it will do, no other is needed.
@@ -153,7 +163,9 @@ pub fn find_nodes_that_fit(
     if let Some(only) = &filters.only {
         let positions: Vec<_> = only.iter().filter_map(|name| cluster.cache.position(name)).collect();
         for at in &positions {
-            look(*at as u32, &mut found);
+            if !look(*at as u32, &mut found) {
+                break;
+            }
         }
         diagnosis.left_out = nodes.len() - positions.len();
         diagnosis.left_out_by = filters.only_by.iter().map(|(_, name)| *name).collect();
@@ -166,14 +178,13 @@ pub fn find_nodes_that_fit(
         let mut looked = 0;
         for at in order[first..].iter().chain(&order[..first]) {
             looked += 1;
-            look(*at, &mut found);
-            if found.len() >= enough {
+            if !look(*at, &mut found) || found.len() >= enough {
                 break;
             }
         }
         *start = (first + looked) % order.len();
     }
-    if found.is_empty() { Err(Box::new(diagnosis)) } else { Ok(found) }
+    if found.is_empty() || diagnosis.error.is_some() { Err(Box::new(diagnosis)) } else { Ok(found) }
 }
 
 fn nominated_position(cluster: &Cluster, pod: &PendingPod) -> Option<usize> {
@@ -268,6 +279,8 @@ pub enum Remedy {
 pub enum Fit {
     Feasible(Vec<u32>),
     Unschedulable(Box<Diagnosis>, Remedy),
+    /// Nobody knows: something went wrong.
+    Failed(String),
 }
 
 pub fn find_fit(
@@ -295,6 +308,9 @@ pub fn find_fit(
         }
         Err(diagnosis) => (None, diagnosis),
     };
+    if let Some(error) = diagnosis.error {
+        return Fit::Failed(error);
+    }
     let filters = filters.as_ref();
     let attempt = FailedAttempt { cluster, pod, filters, diagnosis: &diagnosis, offset: timer.env.random_u64() };
     let remedy = timer.run(

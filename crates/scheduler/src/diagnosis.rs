@@ -35,6 +35,8 @@ pub struct Diagnosis {
     /// The whole cluster was turned down before any node was looked at.
     pub pre_filter_message: Option<String>,
     pub unschedulable_plugins: PluginSet,
+    /// What went wrong while nodes were looked at: no verdict on any of them counts then.
+    pub error: Option<String>,
     /// What came of preemption.
     pub post_filter_message: String,
     by_status: HashMap<(usize, Status), usize>,

@@ -515,6 +515,39 @@ async fn pods_get_devices_and_no_device_is_given_twice() {
     assert_eq!(shared["status"]["reservedFor"].as_array().map(Vec::len), Some(2));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_selector_that_fails_on_one_node_keeps_its_pod_from_all() {
+    let server = Server::new();
+    for name in ["a", "b"] {
+        server.put("nodes", node(name, "4"));
+        let mut published = slice(name, 1);
+        if name == "a" {
+            published["spec"]["devices"][0]["attributes"] = json!({"exists": {"bool": true}});
+        }
+        server.put("resourceslices", published);
+    }
+    server.put("deviceclasses", json!({"metadata": {"name": "gpu"}, "spec": {}}));
+    start(&server, Config::default());
+    let mut claim = resource_claim("c");
+    let expression = "device.attributes['gpu.example.com'].exists";
+    claim["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = json!([{"cel": {"expression": expression}}]);
+    server.put("resourceclaims", claim);
+    // The second of its kind would be placed by what is known of the first.
+    for name in ["p", "q"] {
+        server.put("pods", with_claim(name, "c"));
+        server.until("the condition", |s| message_of(s, name).is_some()).await;
+        let message = message_of(&server, name).unwrap();
+        let expected = "SchedulerError: running \"DynamicResources\" filter plugin: ";
+        assert!(
+            message.starts_with(expected) && message.contains("CEL runtime error: no such key: exists"),
+            "{message}"
+        );
+    }
+    server.put("resourceslices", slice("b", 0));
+    server.until("both bound", |s| s.bindings() == 2).await;
+    assert_eq!(node_of(&server, "p").as_deref(), Some("a"));
+}
+
 /// Not a check but a figure, as `throughput`: claims for all but a few of the devices.
 #[tokio::test]
 #[ignore = "a figure, not a check"]

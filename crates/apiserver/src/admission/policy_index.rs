@@ -186,7 +186,7 @@ impl<E> Policy<E> {
                 Err(error) => {
                     let error = missing.get(&error).cloned().unwrap_or(error);
                     let error = format!("composited variable {name:?} fails to evaluate: {error}");
-                    missing.insert(CelError::Evaluation(format!("No such key: {name}")), CelError::Evaluation(error));
+                    missing.insert(CelError::Evaluation(format!("no such key: {name}")), CelError::Evaluation(error));
                 }
             }
         }

@@ -14,6 +14,8 @@ use crate::{
 
 const VERSION: &str = "kubescheduler.config.k8s.io/v1";
 const KIND: &str = "KubeSchedulerConfiguration";
+/// What upstream writes into files that say nothing.
+const PARALLELISM_DEFAULT: i64 = 16;
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -98,6 +100,7 @@ impl Config {
             pod_max_backoff: fields.seconds("podMaxBackoffSeconds", defaults.pod_max_backoff)?,
             leader_election: None,
             extenders: Vec::new(),
+            delay_cache_until_active: fields.take("delayCacheUntilActive")?.unwrap_or(false),
             kubeconfig: None,
             diagnoses: defaults.diagnoses,
             metrics: defaults.metrics,
@@ -118,12 +121,19 @@ impl Config {
         if let Some(value) = fields.value("clientConnection") {
             config.kubeconfig = client_connection(value)?;
         }
-        // One thread decides here, however many are asked for; and there is nothing to profile by HTTP.
-        if fields.take::<i64>("parallelism")?.is_some_and(|n| n <= 0) {
+        let parallelism = fields.take::<i64>("parallelism")?;
+        if parallelism.is_some_and(|n| n <= 0) {
             return wrong("parallelism", "should be an integer value greater than zero");
         }
-        for name in ["enableProfiling", "enableContentionProfiling", "delayCacheUntilActive"] {
-            fields.take::<bool>(name)?;
+        if parallelism.is_some_and(|n| n != PARALLELISM_DEFAULT) {
+            tracing::warn!(
+                "parallelism has no effect: one thread decides, and pods of one template share its verdicts"
+            );
+        }
+        for name in ["enableProfiling", "enableContentionProfiling"] {
+            if fields.take::<bool>(name)? == Some(true) {
+                tracing::warn!("{name} has no effect: there are no profiles by HTTP");
+            }
         }
         fields.end()?;
         config.check()?;
@@ -268,7 +278,7 @@ mod tests {
     fn what_a_file_says_counts() {
         let text = format!(
             "apiVersion: {VERSION}\nkind: {KIND}\npodInitialBackoffSeconds: 2\npodMaxBackoffSeconds: 20\n\
-             parallelism: 8\nclientConnection: {{kubeconfig: /k, qps: 50.5, burst: 100}}\n\
+             parallelism: 8\ndelayCacheUntilActive: true\nclientConnection: {{kubeconfig: /k, qps: 50.5, burst: 100}}\n\
              leaderElection: {{leaderElect: true, resourceName: mine}}\n\
              profiles: [{{schedulerName: one}}, {{schedulerName: two, pluginConfig: [{{name: VolumeBinding, \
              args: {{apiVersion: {VERSION}, kind: VolumeBindingArgs, bindTimeoutSeconds: 30}}}}]}}]\n"
@@ -276,6 +286,7 @@ mod tests {
         let config = Config::from_yaml(&text).unwrap();
         assert_eq!((config.pod_initial_backoff.as_secs(), config.pod_max_backoff.as_secs()), (2, 20));
         assert_eq!(config.kubeconfig.as_deref(), Some(Path::new("/k")));
+        assert!(config.delay_cache_until_active);
         assert_eq!(config.leader_election.as_ref().map(|l| l.resource_name.as_str()), Some("mine"));
         assert_eq!(config.profiles().unwrap().into_keys().collect::<Vec<_>>(), ["one", "two"]);
         assert_eq!(config.profiles[1].plugin_config[0].args["bindTimeoutSeconds"], 30);

@@ -27,6 +27,8 @@ pub struct Config {
     /// `None` when the file says nothing; off unless several schedulers may run.
     pub leader_election: Option<LeaderElectionConfig>,
     pub extenders: Vec<ExtenderConfig>,
+    /// Whether one that waits to lead leaves the cluster unread until it does.
+    pub delay_cache_until_active: bool,
     /// Credentials for the API server, where the file names them.
     pub kubeconfig: Option<PathBuf>,
     /// Where the verdicts on unschedulable pods are kept; clone it to ask.
@@ -166,6 +168,7 @@ impl Default for Config {
             pod_max_backoff: Duration::from_secs(10),
             leader_election: None,
             extenders: Vec::new(),
+            delay_cache_until_active: false,
             kubeconfig: None,
             diagnoses: Diagnoses::default(),
             metrics: Metrics::default(),

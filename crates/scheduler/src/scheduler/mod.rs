@@ -77,7 +77,9 @@ async fn run_until(
     match config.leader_election.as_ref().filter(|election| election.leader_elect) {
         None => work(shutdown).await,
         Some(election) => {
-            informers::begin(&informers);
+            if !config.delay_cache_until_active {
+                informers::begin(&informers);
+            }
             lead(&leader_election(election, &env), &client, &env, &shutdown, work).await;
         }
     }

@@ -50,6 +50,7 @@ impl Scheduler {
                 let remedy = agreed(self.extenders.clone(), pod.info.clone(), remedy).await;
                 return self.refuse(&profile, pod, *diagnosis, remedy);
             }
+            Fit::Failed(error) => return self.fail(pod, &error),
         };
         if self.extenders.is_empty() {
             let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &[], &timer);
@@ -66,12 +67,15 @@ impl Scheduler {
                 let node = cycle::best(&self.cluster, &profile, &pod.info, &feasible, &extra, &timer);
                 self.reserve_and_permit(&profile, pod, node);
             }
-            Err(error) => {
-                self.count_attempt("error", pod.info.scheduler_name(), self.began);
-                self.handle.reports.failed(&pod.info, "SchedulerError", &error, None);
-                self.queue.add_after_error(pod, env.monotonic());
-            }
+            Err(error) => self.fail(pod, &error),
         }
+    }
+
+    /// Something went wrong; the pod is tried again after its back-off.
+    fn fail(&mut self, pod: QueuedPodInfo, error: &str) {
+        self.count_attempt("error", pod.info.scheduler_name(), self.began);
+        self.handle.reports.failed(&pod.info, "SchedulerError", error, None);
+        self.queue.add_after_error(pod, self.handle.env.monotonic());
     }
 
     /// Counts the pod on its node, then Reserve and Permit; unless somebody holds it back, its binding cycle begins.

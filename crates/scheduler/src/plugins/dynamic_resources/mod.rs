@@ -31,8 +31,13 @@ use self::{
     pod_claims::pod_claims,
 };
 use crate::{
-    cluster::Cluster, config, equivalence_class::PodSignature, framework::*, node_info::NodeInfo,
-    node_selector::NodeTerms, pod_info::PendingPod,
+    cluster::Cluster,
+    config,
+    equivalence_class::{PodSignature, Scope},
+    framework::*,
+    node_info::NodeInfo,
+    node_selector::NodeTerms,
+    pod_info::PendingPod,
 };
 
 pub const NAME: &str = "DynamicResources";
@@ -115,6 +120,13 @@ fn claim_change_helps(
 impl SignPlugin for DynamicResources {
     fn sign_pod(&self, _: &Cluster, _: &PendingPod, signature: &mut PodSignature<'_>) {
         signature.resource_claims();
+    }
+
+    /// While devices are looked for, what is wrong with a claim on one node is no verdict on that node alone.
+    fn scope(&self, cluster: &Cluster, pod: &PendingPod) -> Scope {
+        let has_all =
+            || pod_claims(&cluster.devices, pod).is_ok_and(|claims| claims.iter().all(|c| allocation(c).is_some()));
+        if !pod.has_resource_claims || has_all() { Scope::Node } else { Scope::Alone }
     }
 }
 
