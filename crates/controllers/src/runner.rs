@@ -219,8 +219,10 @@ fn finish(queue: &Queue, key: String, outcome: Outcome) {
             }
         }
         Err(error) => {
-            // Another writer was first: the cache will show it, so this is no news to anyone.
-            if error.is_conflict() || error.is_already_exists() {
+            // Another writer was first: the cache will show it, so this is no news to anyone. Nor is that something has
+            // just been deleted, unless it is missed again.
+            let is_gone = error.is_not_found() && queue.failures(&key) == 0;
+            if error.is_conflict() || error.is_already_exists() || is_gone {
                 tracing::debug!(%error, "trying again");
             } else {
                 tracing::warn!(failures = queue.failures(&key), %error, "reconcile failed");

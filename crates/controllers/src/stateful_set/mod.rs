@@ -210,15 +210,6 @@ impl StatefulSets {
 
     async fn delete(&self, set: &StatefulSet, pod: &Pod, reason: DeletionReason) -> Result<(), ApiError> {
         let about = reference(set);
-        let kind = match reason {
-            DeletionReason::Failed => Some(("RecreatingFailedPod", "failed")),
-            DeletionReason::Succeeded => Some(("RecreatingTerminatedPod", "terminated")),
-            _ => None,
-        };
-        if let Some((reason, word)) = kind {
-            let message = format!("StatefulSet {} is recreating {word} Pod {}", set.key(), pod.name());
-            self.recorder.warning(&about, reason, message);
-        }
         if reason == DeletionReason::Scaled
             && let Some(ordinal) = plan::ordinal(set, pod)
         {

@@ -45,9 +45,8 @@ pub enum Action {
 pub enum DeletionReason {
     Scaled,
     Outdated,
-    /// Finished pods are made anew.
-    Failed,
-    Succeeded,
+    /// Made anew.
+    Finished,
 }
 
 #[derive(Debug)]
@@ -178,9 +177,7 @@ impl Planner<'_> {
                 continue;
             };
             if pods::finished(pod) && !pod.deleting() {
-                let reason =
-                    if pods::phase(pod) == "Failed" { DeletionReason::Failed } else { DeletionReason::Succeeded };
-                self.actions.push(Action::Delete { pod: Box::new((**pod).clone()), reason });
+                self.actions.push(Action::Delete { pod: Box::new((**pod).clone()), reason: DeletionReason::Finished });
                 if ordered {
                     return false;
                 }
