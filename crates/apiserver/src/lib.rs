@@ -37,6 +37,7 @@ pub use request::{
     query::Query,
 };
 pub use server::{
+    component_health::{self, ComponentHealth},
     config::{self, Config},
     health,
     listener::ProofOfKey,

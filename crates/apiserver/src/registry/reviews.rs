@@ -2,7 +2,7 @@
 //! Part of `registry`.
 //! Writes nothing, except that a Binding binds its pod.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -20,12 +20,11 @@ use crate::{
     authn::User,
     authz::{Attributes, Decision, selectors::Selector},
     discovery::served::Served,
-    handlers::respond::Reply,
+    handlers::respond::{ListReply, Reply},
     request::call::Call,
+    server::component_health::COMPONENTS,
+    storage,
 };
-
-/// How long the store may take to say that it lives.
-const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Registry {
     pub(super) async fn review(&self, call: &Call, served: &Arc<Served>, body: Bytes) -> Result<Reply, ApiError> {
@@ -225,29 +224,24 @@ fn validate_access(review: &Value, handler: Handler) -> Result<(), ApiError> {
 }
 
 impl Registry {
-    /// Deprecated upstream: the scheduler and controllers are reported by their own health checks, so this is the store.
-    async fn component_statuses(&self, call: &Call, served: &Served) -> Result<Reply, ApiError> {
-        let answered = self.cluster.env.timeout(STORE_TIMEOUT, self.cluster.store.revision()).await;
-        let error = match answered {
-            Some(Ok(_)) => None,
-            Some(Err(error)) => Some(error.to_string()),
-            None => Some("no answer in time".to_string()),
+    /// Deprecated, and made anew for every question.
+    async fn component_statuses(&self, call: &Call, served: &Arc<Served>) -> Result<Reply, ApiError> {
+        let status = |name: &'static str| async move {
+            let condition = match self.config.component_health.ask(&self.cluster, name).await {
+                Ok(()) => json!({ "type": "Healthy", "status": "True", "message": "ok" }),
+                Err(error) => json!({ "type": "Healthy", "status": "False", "error": error }),
+            };
+            let status = json!({ "kind": served.kind, "apiVersion": served.api_version(), "metadata": { "name": name }, "conditions": [condition] });
+            storage::decode(&storage::encode(&status), 0).map(Arc::new)
         };
-        let condition = match &error {
-            None => json!({ "type": "Healthy", "status": "True", "message": "ok" }),
-            Some(error) => json!({ "type": "Healthy", "status": "False", "error": error }),
-        };
-        let component = |name: &str| json!({ "kind": served.kind, "apiVersion": served.api_version(), "metadata": { "name": name }, "conditions": [condition] });
-        match call.info.name.as_str() {
-            "" => Ok(Reply::Value(
-                StatusCode::OK,
-                json!({
-                    "kind": served.list_kind, "apiVersion": served.api_version(), "metadata": {},
-                    "items": [served.list_item(component("etcd-0"))],
-                }),
-            )),
-            "etcd-0" => Ok(Reply::Value(StatusCode::OK, component("etcd-0"))),
-            other => Err(ApiError::not_found(&served.group, &served.plural, other)),
+        let asked = call.info.name.as_str();
+        if asked.is_empty() {
+            let objects = futures::future::try_join_all(COMPONENTS.map(status)).await?;
+            let served = served.clone();
+            return Ok(Reply::List(ListReply { served, objects, revision: 0, next: None, remaining: None }));
         }
+        let known = COMPONENTS.into_iter().find(|name| *name == asked);
+        let known = known.ok_or_else(|| ApiError::not_found(&served.group, &served.plural, asked))?;
+        Ok(Reply::Object(StatusCode::OK, served.clone(), status(known).await?))
     }
 }

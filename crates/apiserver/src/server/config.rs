@@ -12,6 +12,7 @@ use api::feature_gates::FeatureGates;
 
 use crate::{
     authn::oidc::configuration::JwtAuthenticator,
+    server::component_health::ComponentHealth,
     storage::{StorageMediaType, watch_cache},
 };
 
@@ -70,6 +71,8 @@ pub struct Config {
     pub storage_media_type: Option<StorageMediaType>,
     pub audit: audit::Audit,
     pub limits: Limits,
+    /// What the components beside it in this process say of themselves.
+    pub component_health: ComponentHealth,
 }
 
 #[derive(Debug, Clone)]
@@ -323,6 +326,7 @@ impl Config {
             storage_media_type: None,
             audit: audit::Audit::default(),
             limits: Limits::default(),
+            component_health: ComponentHealth::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The server itself: its configuration, its listener, the path of a request through it, and its health.
 //! Started by `minke`, `sim` and tests.
 
+pub mod component_health;
 pub mod config;
 pub mod health;
 

@@ -303,3 +303,26 @@ async fn methods_fit_their_paths() {
     assert_eq!(named.headers["audit-id"], "mine");
     assert_eq!(whole.headers["audit-id"].len(), 36);
 }
+
+#[tokio::test]
+async fn component_statuses_say_who_is_there() {
+    let s = server().await;
+    let statuses = async || {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        let shown = s.send("GET", "/api/v1/componentstatuses", &[("accept", table)], Vec::new()).await.expect(200);
+        let cells = shown["rows"].as_array().unwrap().iter().map(|row| row["cells"].clone());
+        Value::from_iter(cells)
+    };
+    let absent = |name: &str| json!([name, "Unhealthy", "", format!("nobody holds the Lease kube-system/kube-{name}")]);
+    let store = json!(["etcd-0", "Healthy", "ok", ""]);
+    assert_eq!(statuses().await, json!([absent("controller-manager"), absent("scheduler"), store]));
+    let spec =
+        json!({ "holderIdentity": "a", "leaseDurationSeconds": 3600, "renewTime": "2999-01-01T00:00:00.000000Z" });
+    let lease = json!({ "metadata": { "name": "kube-scheduler" }, "spec": spec });
+    s.post("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lease).await.expect(201);
+    let scheduler = json!(["scheduler", "Healthy", "ok", ""]);
+    assert_eq!(statuses().await, json!([absent("controller-manager"), scheduler, store]));
+    let one = s.get("/api/v1/componentstatuses/scheduler").await.expect(200);
+    assert_eq!((&one["kind"], &one["conditions"][0]["status"]), (&json!("ComponentStatus"), &json!("True")));
+    s.get("/api/v1/componentstatuses/other").await.expect(404);
+}

@@ -9,7 +9,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use api::cluster_ranges::ClusterRanges;
-use apiserver::{ApiServer, config};
+use apiserver::{
+    ApiServer,
+    component_health::{CONTROLLER_MANAGER, SCHEDULER},
+    config,
+};
 use client::{Client, InformerFactory, LeaderElection, lead};
 use controllers::{ClusterDns, LoadBalancer, LocalStorage};
 use env::Env;
@@ -263,11 +267,13 @@ pub async fn start_controllers(
     let name = identity.as_ref().map(|identity| identity.name.clone());
     let mut election = name.clone().map(|name| LeaderElection::new("kube-controller-manager", name));
     election.as_mut().map_or(Ok(()), |election| elected.apply(election))?;
+    let health = plane.api.config.component_health.clone();
+    let caches = config.caches.clone();
     run_controllers(config, controllers, env, shutdown, election, components);
     let mut scheduling = flags.scheduler_settings()?;
     if name.is_some() {
         let election = scheduling.leader_election.get_or_insert_default();
-        election.identity = name;
+        election.identity = name.clone();
         scheduler_flags::elect(election, |found| elected.apply(found))?;
     }
     plane.api.show_metrics(scheduling.metrics.clone());
@@ -275,6 +281,13 @@ pub async fn start_controllers(
     plane.api.debug.add("scheduling", Arc::new(move |pod| verdicts.get(pod).map(|verdict| verdict.report())));
     let client = in_process::client(&plane.api, "system:kube-scheduler", &[]);
     let informers = InformerFactory::new(client.clone(), env.clone(), shutdown.clone());
+    // Where several may lead, Leases tell who does. One that ends takes this process with it.
+    if name.is_none() {
+        let waits = || "the caches are not filled yet".to_string();
+        health.set(CONTROLLER_MANAGER, move || caches.are_filled().unwrap_or(false).then_some(()).ok_or_else(waits));
+        let known = informers.clone();
+        health.set(SCHEDULER, move || known.is_synced().then_some(()).ok_or_else(waits));
+    }
     run_scheduler(scheduling, client, informers, env, shutdown, components);
     if let Some(identity) = identity {
         // Held for as long as they may lead.
