@@ -14,7 +14,7 @@ use crate::{
     Bootstrapped, Faults, Simulation, Topology, Violation, checkers,
     clients::watch_client::untold_for,
     determinism,
-    workload::{DEVICE_SEEDS_FIRST, Workload},
+    workload::{Extra, Workload},
 };
 
 const NODES: usize = 3;
@@ -146,9 +146,9 @@ async fn play(seed: u64, bootstrapped: &Bootstrapped) -> Result<Played, Failure>
     let views = simulation.start_watch_clients();
     // A third of the runs has accidents only, so that the strict checks are not always excused.
     let strict = seed.is_multiple_of(3);
-    let devices = seed >= DEVICE_SEEDS_FIRST;
+    let extra = Extra::of(seed);
     let mut log = vec![format!("{topology:?}")];
-    let mut workload = Workload::new(&mut simulation, strict, devices);
+    let mut workload = Workload::new(&mut simulation, strict, extra);
     if let Err(error) = workload.prepare().await {
         let violations = vec![Violation(format!("nothing can be declared: {error}"))];
         return Err(Failure { seed, violations, log: std::mem::take(&mut workload.log) });
@@ -160,7 +160,7 @@ async fn play(seed: u64, bootstrapped: &Bootstrapped) -> Result<Played, Failure>
     let registers = simulation.start_register_clients(REGISTER_CLIENTS);
     let steps = 10 + env.random_u64() % 20;
     for _ in 0..steps {
-        let mut workload = Workload::new(&mut simulation, strict, devices);
+        let mut workload = Workload::new(&mut simulation, strict, extra);
         workload.step().await;
         log.append(&mut workload.log);
         let found = simulation.oracle.take_violations();
@@ -171,7 +171,7 @@ async fn play(seed: u64, bootstrapped: &Bootstrapped) -> Result<Played, Failure>
     simulation.heal().await;
     registers.crash();
     env.sleep(Duration::from_secs(60)).await;
-    let mut workload = Workload::new(&mut simulation, strict, devices);
+    let mut workload = Workload::new(&mut simulation, strict, extra);
     let possible = workload.make_possible().await;
     log.append(&mut workload.log);
     let mut run = Run { seed, simulation: &simulation, log };

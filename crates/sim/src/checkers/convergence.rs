@@ -10,6 +10,7 @@ use k8s_openapi::{
     ListableResource,
     api::{
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
+        autoscaling::v2::HorizontalPodAutoscaler,
         batch::v1::{CronJob, Job},
         core::v1::{Namespace, Node, Pod, ResourceQuota, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
@@ -40,6 +41,7 @@ struct Everything {
     services: Vec<Service>,
     slices: Vec<EndpointSlice>,
     claims: Vec<ResourceClaim>,
+    autoscalers: Vec<HorizontalPodAutoscaler>,
 }
 
 async fn all<K: ListableResource + Serialize + DeserializeOwned>(client: &Client) -> Result<Vec<K>, ApiError> {
@@ -64,6 +66,7 @@ pub async fn violations(client: &Client) -> Result<Vec<Violation>, ApiError> {
         services: all(client).await?,
         slices: all(client).await?,
         claims: all(client).await?,
+        autoscalers: all(client).await?,
     };
     let mut found = Vec::new();
     let mut fail = |text: String| found.push(Violation(text));
@@ -78,6 +81,7 @@ pub async fn violations(client: &Client) -> Result<Vec<Violation>, ApiError> {
     everything.guards(&mut fail);
     everything.endpoints(&mut fail);
     everything.claims(&mut fail);
+    everything.autoscalers(&mut fail);
     Ok(found)
 }
 
@@ -303,6 +307,29 @@ impl Everything {
             let status = budget.status.clone().unwrap_or_default();
             if status.current_healthy != healthy || status.observed_generation != Some(generation(budget)) {
                 fail(format!("budget {} says {status:?}, {healthy} are healthy", name(budget)));
+            }
+        }
+    }
+
+    /// One that has a Deployment for itself holds it within its bounds; several for one Deployment leave it alone.
+    fn autoscalers(&self, fail: Fail) {
+        let target = |autoscaler: &HorizontalPodAutoscaler| {
+            let spec = autoscaler.spec.as_ref()?;
+            Some((namespace(autoscaler).to_string(), spec.scale_target_ref.name.clone()))
+        };
+        for autoscaler in &self.autoscalers {
+            let Some(spec) = &autoscaler.spec else { continue };
+            if self.autoscalers.iter().filter(|other| target(other) == target(autoscaler)).count() > 1 {
+                continue;
+            }
+            let is_target = |d: &&Deployment| {
+                Some((namespace(*d).to_string(), name(*d).to_string())) == target(autoscaler) && !deleting(*d)
+            };
+            let replicas = self.deployments.iter().find(is_target).and_then(|d| d.spec.as_ref()?.replicas);
+            let bounds = spec.min_replicas.unwrap_or(1)..=spec.max_replicas;
+            if let Some(replicas) = replicas.filter(|replicas| *replicas != 0 && !bounds.contains(replicas)) {
+                let who = format!("{}/{}", namespace(autoscaler), name(autoscaler));
+                fail(format!("autoscaler {who} leaves {replicas} replicas outside of {bounds:?}"));
             }
         }
     }

@@ -21,10 +21,12 @@ use serde_json::{Value, json};
 use crate::{Simulation, checkers::watches::Selection, facts};
 
 mod accidents;
+mod autoscalers;
 mod declarations;
 mod devices;
 
-pub use devices::DEVICE_SEEDS_FIRST;
+use autoscalers::AUTOSCALER_SEEDS_FIRST;
+use devices::DEVICE_SEEDS_FIRST;
 
 /// One with a quota, one without.
 pub const NAMESPACES: [&str; 2] = ["free", "team"];
@@ -32,12 +34,30 @@ const BRIEF: &str = "brief";
 
 type Result = std::result::Result<(), ApiError>;
 
+/// What some seeds have beside workloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extra {
+    Nothing,
+    /// There are devices to ask for.
+    Devices,
+    Autoscalers,
+}
+
+impl Extra {
+    pub fn of(seed: u64) -> Self {
+        match seed {
+            AUTOSCALER_SEEDS_FIRST.. => Self::Autoscalers,
+            DEVICE_SEEDS_FIRST.. => Self::Devices,
+            _ => Self::Nothing,
+        }
+    }
+}
+
 pub struct Workload<'a> {
     simulation: &'a mut Simulation,
     /// Without what would excuse everybody: partitions and restores.
     strict: bool,
-    /// Whether there are devices to ask for.
-    devices: bool,
+    extra: Extra,
     /// What has been done, for whoever reads about a failure.
     pub log: Vec<String>,
 }
@@ -94,8 +114,8 @@ pub fn selections() -> Vec<(&'static str, &'static str, &'static str, Selection)
 }
 
 impl<'a> Workload<'a> {
-    pub fn new(simulation: &'a mut Simulation, strict: bool, devices: bool) -> Self {
-        Self { simulation, strict, devices, log: Vec::new() }
+    pub fn new(simulation: &'a mut Simulation, strict: bool, extra: Extra) -> Self {
+        Self { simulation, strict, extra, log: Vec::new() }
     }
 
     fn below(&self, limit: u64) -> u64 {
@@ -114,7 +134,7 @@ impl<'a> Workload<'a> {
         for name in NAMESPACES {
             self.apply::<Namespace>(None, "v1", "Namespace", name, json!({})).await?;
         }
-        if self.devices {
+        if self.extra == Extra::Devices {
             self.prepare_devices().await?;
         }
         // Two quotas: a pod changes both in one transaction.
@@ -144,8 +164,11 @@ impl<'a> Workload<'a> {
     }
 
     async fn take(&mut self, step: &str) -> Result {
-        if self.devices && self.below(3) == 0 {
-            return self.take_devices().await;
+        if self.extra != Extra::Nothing && self.below(3) == 0 {
+            return match self.extra {
+                Extra::Autoscalers => self.autoscale().await,
+                _ => self.take_devices().await,
+            };
         }
         match step {
             "deployment" => self.deployment().await,

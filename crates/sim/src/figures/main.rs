@@ -1,6 +1,9 @@
 //! `figures`: how fast the real control plane is on this machine, with 5,000 nodes that only exist on paper.
-//! Run by `tools/bench` from a release build; one row per figure, with its goal.
+//! Run by `tools/bench` from a release build; one row per figure, with its goal. `devices` and `autoscalers` have theirs.
 //! Everything goes through the API server and the durable store, as in production; nothing here is a check.
+
+mod autoscalers;
+mod devices;
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -18,6 +21,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, MicroTime};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use devices::DEVICES_PER_NODE;
 
 const NODES: usize = 5000;
 const PODS: usize = 10_000;
@@ -45,6 +50,10 @@ fn row(figure: &str, value: String, goal: &str) {
 
 impl Bench {
     async fn start() -> Self {
+        Self::with_nodes(NODES).await
+    }
+
+    async fn with_nodes(nodes: usize) -> Self {
         let env = Env::real();
         let directory = std::env::temp_dir().join(format!("minke-figures-{}", env.uuid()));
         let store = store::EmbeddedStore::open(&directory, env.clone()).expect("a store in a new directory");
@@ -53,7 +62,7 @@ impl Bench {
         env.spawn(client::sweep_object_forms(env.clone()));
         let admin = in_process::client(&server, "admin", MASTERS);
         let bench = Self { server, admin, env, directory };
-        bench.many(0..NODES, |number| bench.node(number)).await;
+        bench.many(0..nodes, |number| bench.node(number)).await;
         bench
     }
 
@@ -434,6 +443,22 @@ fn main() {
                 let figure = format!("{PODS} {name} pods on {NODES} nodes");
                 row(&figure, format!("{rate:.0} pods/s"), &format!("{:.1}x of {upstream} (>= 5x)", rate / upstream));
             }
+        }
+        if wanted("claims") {
+            let (nodes, claims, upstream) = (100, 1000, 400.0);
+            let rate = Bench::with_nodes(nodes).await.claims(nodes, claims).await;
+            let figure = format!("{claims} claims for {DEVICES_PER_NODE} devices on each of {nodes} nodes");
+            row(&figure, format!("{rate:.0} claims/s"), &format!("{:.1}x of {upstream} (>= 3x)", rate / upstream));
+        }
+        if wanted("device-memory") {
+            let mib = Bench::start().await.device_memory().await;
+            row(&format!("{} devices: memory", NODES * DEVICES_PER_NODE), format!("{mib:.0} MiB"), "< 100 MiB");
+        }
+        if wanted("autoscalers") {
+            let (count, bench) = (1000, Bench::with_nodes(0).await);
+            let (seconds, share) = bench.autoscalers(count).await;
+            row(&format!("{count} autoscalers looked at"), format!("{seconds:.2} s"), "< 1 s");
+            row(&format!("{count} autoscalers: CPU"), format!("{share:.1} %"), "< 5 %");
         }
         if wanted("latency") {
             let wait = Bench::start().await.latency(200, 20).await;
