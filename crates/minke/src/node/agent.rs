@@ -30,7 +30,7 @@ use crate::{
     control_plane::server::{self, ControlPlane},
     flags::{self, Choice, kubelet_flags},
     network::{
-        dns_service,
+        cni_directories, dns_service,
         endpoint_drain::{ClusterEndpointDrain, KubeletAuthorities, OwnRules},
         ipam_gc,
         pod_network::{self, Network},
@@ -41,7 +41,7 @@ use crate::{
         join::{Member, Serving},
         network_policy_enforcer,
         own_node::{self, Names, OwnNode},
-        registry_hosts, service_proxy,
+        registry_hosts, service_proxy, shared_mount,
     },
 };
 
@@ -215,7 +215,8 @@ impl Node {
             // Pods do not start without a file that is named; a machine that has none resolves nothing.
             resolv_conf: Some(files.usable_elsewhere()).filter(|file| file.exists()).unwrap_or("".as_ref()).into(),
             cgroup_root: self.instance.cgroup(),
-            cni_conf_dir: self.runtime.is_ours().then(|| self.instance.cni_conf()),
+            cni_conf_dir: (self.runtime.is_ours() || self.flags.cni == Choice::Minke)
+                .then(|| cni_directories::conf_dir(&self.flags, &self.instance)),
             sandbox_image: images::PAUSE.into(),
             sandbox_guards_itself: self.runtime.is_ours(),
             image_gc_high_percent: self.flags.image_gc_high_threshold,
@@ -236,6 +237,8 @@ impl Node {
             config.eviction_hard = thresholds;
         }
         kubelet_flags::apply(&self.flags, &mut config)?;
+        shared_mount::ensure(&config.root_dir)
+            .with_context(|| format!("failed to make {} a shared mount", config.root_dir.display()))?;
         self.ask_for_serving_certificate(env, shutdown);
         let informers = InformerFactory::new(self.own.client.clone(), env.clone(), shutdown.clone());
         let running = kubelet::run(config, self.own.client.clone(), informers, env.clone(), shutdown.clone());

@@ -10,3 +10,4 @@ pub mod network_policy_enforcer;
 pub mod own_node;
 pub mod registry_hosts;
 pub mod service_proxy;
+mod shared_mount;
