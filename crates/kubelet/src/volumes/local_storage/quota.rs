@@ -27,19 +27,29 @@ pub fn find(directory: &Path) -> Option<ProjectQuota> {
     (installed("chattr") && installed("setquota")).then_some(ProjectQuota { mount_point })
 }
 
-/// The mount that `directory` is on, if that has project quotas.
+/// Where the file system that `directory` is on is mounted, if that has project quotas. `setquota` knows no mounts of parts
+/// of a file system, so one of the whole comes first.
 fn mount_with_quotas(mounts: &str, directory: &Path) -> Option<PathBuf> {
-    let parsed = mounts.lines().filter_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut after = after.split(' ');
+    struct Mount<'a> {
+        device: &'a str,
+        is_whole: bool,
+        place: PathBuf,
+        has_quotas: bool,
+    }
+    let parse = |line| -> Option<Mount> {
+        let (before, after): (&str, &str) = str::split_once(line, " - ")?;
+        let (mut before, mut after) = (before.split(' ').skip(2), after.split(' '));
         let (kind, options) = (after.next()?, after.nth(1)?);
-        let place = PathBuf::from(before.split(' ').nth(4)?);
         let has = matches!(kind, "xfs" | "ext4") && options.split(',').any(|o| matches!(o, "prjquota" | "pquota"));
-        directory.starts_with(&place).then_some((place, has))
-    });
+        let (device, root, place) = (before.next()?, before.next()?, before.next()?);
+        Some(Mount { device, is_whole: root == "/", place: place.into(), has_quotas: has })
+    };
+    let all: Vec<Mount> = mounts.lines().filter_map(parse).collect();
+    let above = all.iter().filter(|mount| directory.starts_with(&mount.place));
     // Of mounts on one place the last one is seen.
-    let (place, has) = parsed.max_by_key(|(place, _)| place.components().count())?;
-    has.then_some(place)
+    let own = above.max_by_key(|mount| mount.place.components().count()).filter(|mount| mount.has_quotas)?;
+    let whole = all.iter().find(|mount| mount.device == own.device && mount.is_whole);
+    Some(whole.unwrap_or(own).place.clone())
 }
 
 impl ProjectQuota {
@@ -75,7 +85,8 @@ mod tests {
         let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw,prjquota\n\
                       30 22 8:2 / /var rw shared:1 - xfs /dev/sdb rw,attr2,noquota\n\
                       31 30 8:3 / /var/lib/data rw - xfs /dev/sdc rw,prjquota\n\
-                      32 22 0:5 / /tmp rw - tmpfs tmpfs rw,prjquota\n";
+                      32 22 0:5 / /tmp rw - tmpfs tmpfs rw,prjquota\n\
+                      33 30 8:3 /part /var/part rw shared:2 - xfs /dev/sdc rw,prjquota\n";
         let check = |path: &str, expected: Option<&str>| {
             assert_eq!(mount_with_quotas(mounts, path.as_ref()), expected.map(PathBuf::from), "{path}");
         };
@@ -84,5 +95,70 @@ mod tests {
         check("/var/lib/data/volumes", Some("/var/lib/data"));
         check("/var/lib/database", None);
         check("/tmp/volumes", None);
+        check("/var/part/volumes", Some("/var/lib/data"));
+    }
+
+    /// Unmounts and detaches in the end, whatever fails before.
+    struct Disk {
+        device: String,
+        mounts: Vec<PathBuf>,
+    }
+
+    impl Drop for Disk {
+        fn drop(&mut self) {
+            for place in self.mounts.iter().rev() {
+                let _ = Command::new("umount").arg(place).output();
+            }
+            let _ = Command::new("losetup").args(["--detach", &self.device]).output();
+        }
+    }
+
+    #[test]
+    fn a_directory_holds_as_much_as_it_may() {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().canonicalize().unwrap();
+        let (file, place, part) = (root.join("disk"), root.join("disk-of-quotas"), root.join("part"));
+        let has = |program: &str| PROGRAM_DIRECTORIES.iter().any(|d| Path::new(d).join(program).is_file());
+        if !nix::unistd::geteuid().is_root() || !["setquota", "chattr", "losetup", "mkfs.ext4"].into_iter().all(has) {
+            return eprintln!("left out: needs root, setquota, chattr and mkfs.ext4");
+        }
+        std::fs::File::create(&file).and_then(|file| file.set_len(64 << 20)).unwrap();
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(&file).output().unwrap();
+        let device = String::from_utf8_lossy(&output.stdout).trim().to_string();
+        if device.is_empty() {
+            return eprintln!("left out: no loop devices here");
+        }
+        let mut disk = Disk { device: device.clone(), mounts: Vec::new() };
+        let format = ["-q", "-O", "quota,project", "-E", "quotatype=prjquota", &device];
+        assert!(Command::new("mkfs.ext4").args(format).output().unwrap().status.success());
+        for (arguments, place) in [
+            (vec!["-o".to_string(), "prjquota".into(), device.clone()], &place),
+            (vec!["--bind".to_string(), place.join("kubelet").display().to_string()], &part),
+        ] {
+            std::fs::create_dir_all(place).unwrap();
+            let output = Command::new("mount").args(&arguments).arg(place).output().unwrap();
+            if !output.status.success() {
+                return eprintln!("left out: no project quotas here: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            disk.mounts.push(place.clone());
+            std::fs::create_dir_all(place.join("kubelet")).unwrap();
+        }
+        // As seen through a mount of a part, where the node has its volumes.
+        let quota = find(&part).expect("the file system has project quotas");
+        assert_eq!(quota.mount_point, place);
+        let fill = |name: &str, megabytes: usize| std::fs::write(part.join(name).join("f"), vec![1; megabytes << 20]);
+        for name in ["one", "two"] {
+            std::fs::create_dir(part.join(name)).unwrap();
+            quota.limit(&part.join(name), 4 << 20).unwrap();
+        }
+        fill("one", 3).unwrap();
+        let full = fill("one", 5).unwrap_err();
+        assert!(matches!(full.raw_os_error(), Some(nix::libc::EDQUOT | nix::libc::ENOSPC)), "{full}");
+        fill("two", 3).unwrap();
+        std::fs::create_dir(part.join("free")).unwrap();
+        fill("free", 8).unwrap();
+        // It grows with its claim.
+        quota.limit(&part.join("one"), 8 << 20).unwrap();
+        fill("one", 6).unwrap();
     }
 }
