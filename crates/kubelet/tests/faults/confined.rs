@@ -4,7 +4,7 @@
 use cri::v1;
 use serde_json::{Value, json};
 
-use crate::harness::{Node, condition, pod};
+use crate::harness::{Node, condition, pod, waits};
 
 /// A runtime whose handler "other" can do all that the default one can't.
 fn two_handlers() -> v1::StatusResponse {
@@ -67,23 +67,26 @@ async fn the_handler_of_the_pods_class_is_asked() {
 #[tokio::test(start_paused = true)]
 async fn what_can_not_be_enforced_is_refused() {
     let Some(node) = Node::start_on("confined", |runtime| runtime.say(two_handlers())) else { return };
-    let mut cases = vec![(
-        json!({"supplementalGroupsPolicy": "Strict"}),
-        "SupplementalGroupsPolicyNotSupported",
-        "Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node",
-    )];
-    if !std::path::Path::new("/sys/kernel/security/apparmor").exists() {
-        let why = "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host";
-        cases.push((json!({"appArmorProfile": {"type": "RuntimeDefault"}}), "AppArmor", why));
-    }
-    for (number, (context, reason, message)) in cases.into_iter().enumerate() {
+    let with = |context: Value| {
         let mut spec = pod(json!({}));
         spec["securityContext"] = context;
-        let name = format!("refused-{number}");
-        node.api.create_pod(&name, spec);
-        node.wait(&name, "refused", |pod| pod["status"]["phase"] == "Failed").await;
-        let status = node.api.pod(&name).unwrap()["status"].clone();
-        assert_eq!((&status["reason"], &status["message"]), (&json!(reason), &json!(message)));
+        spec
+    };
+    node.api.create_pod("refused", with(json!({"supplementalGroupsPolicy": "Strict"})));
+    node.wait("refused", "refused", |pod| pod["status"]["phase"] == "Failed").await;
+    let status = node.api.pod("refused").unwrap()["status"].clone();
+    let message = "Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node";
+    assert_eq!(
+        (&status["reason"], &status["message"]),
+        (&json!("SupplementalGroupsPolicyNotSupported"), &json!(message))
+    );
+    if !std::path::Path::new("/sys/kernel/security/apparmor").exists() {
+        node.api.create_pod("waits", with(json!({"appArmorProfile": {"type": "RuntimeDefault"}})));
+        let why = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+        node.wait("waits", "blocked", |pod| waits(pod, "Blocked", why)).await;
+        let status = node.api.pod("waits").unwrap()["status"].clone();
+        assert_eq!((&status["phase"], &status["reason"]), (&json!("Pending"), &json!("AppArmor")));
+        node.event("AppArmor", why).await;
     }
     node.others_go_on().await;
     node.stop().await;

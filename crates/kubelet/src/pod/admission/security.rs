@@ -13,14 +13,16 @@ use crate::{
 };
 
 pub fn admit(pod: &Pod, node: &Node) -> Result<(), Refusal> {
-    apparmor(pod, host_has_apparmor())?;
+    nameless_profile(pod)?;
     supplemental_groups(pod, node)
 }
 
 /// What keeps a pod waiting because the machine can't enforce it yet.
 pub fn block(pod: &Pod) -> Option<Refusal> {
     let loaded = std::fs::read_to_string("/sys/kernel/security/apparmor/profiles").ok();
-    no_new_privileges(pod, nix::sys::prctl::get_no_new_privs().is_ok()).or_else(|| missing_profile(pod, &loaded?))
+    no_new_privileges(pod, nix::sys::prctl::get_no_new_privs().is_ok())
+        .or_else(|| no_apparmor(pod, host_has_apparmor()))
+        .or_else(|| missing_profile(pod, &loaded?))
 }
 
 /// A profile that somebody has yet to load; `loaded` is the kernel's list, as "name (mode)" by line.
@@ -32,7 +34,7 @@ fn missing_profile(pod: &Pod, loaded: &str) -> Option<Refusal> {
         let profile = security::apparmor(pod, container).filter(|profile| profile.type_ == "Localhost")?;
         profile.localhost_profile.filter(|name| !has(name))
     })?;
-    Some(Refusal::new("AppArmor", format!("Cannot enforce AppArmor: profile {missing:?} is not loaded")))
+    Some(Refusal::new("AppArmor", format!("Cannot enforce AppArmor: apparmor profile not found {missing}")))
 }
 
 fn no_new_privileges(pod: &Pod, possible: bool) -> Option<Refusal> {
@@ -50,19 +52,17 @@ fn host_has_apparmor() -> bool {
     Path::new("/sys/kernel/security/apparmor").exists() && enabled.starts_with(b"Y")
 }
 
-fn apparmor(pod: &Pod, possible: bool) -> Result<(), Refusal> {
-    let refuse =
-        |why: String| Err(Refusal { reason: "AppArmor".into(), message: format!("Cannot enforce AppArmor: {why}") });
+/// Upstream fails such a pod; here it waits until the host enforces profiles (docs/decisions/46).
+fn no_apparmor(pod: &Pod, possible: bool) -> Option<Refusal> {
     let annotations = pod.metadata.annotations.iter().flatten();
-    let named = annotations.filter(|(key, _)| key.starts_with(APPARMOR_ANNOTATION)).map(|(_, profile)| profile);
-    let profiles = profiles(pod);
-    let wanted = profiles.iter().any(|profile| profile.type_ != "Unconfined");
-    if !wanted && !named.into_iter().any(|profile| profile != "unconfined") {
-        return Ok(());
-    }
-    if !possible {
-        return refuse("AppArmor is not enabled on the host".into());
-    }
+    let mut named = annotations.filter(|(key, _)| key.starts_with(APPARMOR_ANNOTATION)).map(|(_, profile)| profile);
+    let wanted = profiles(pod).iter().any(|profile| profile.type_ != "Unconfined");
+    let wanted = wanted || named.any(|profile| profile != "unconfined");
+    (wanted && !possible)
+        .then(|| Refusal::new("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"))
+}
+
+fn nameless_profile(pod: &Pod) -> Result<(), Refusal> {
     let unnamed = |profile: &AppArmorProfile| {
         profile.type_ == "Localhost" && profile.localhost_profile.as_deref().is_none_or(|name| name.trim().is_empty())
     };
@@ -71,7 +71,8 @@ fn apparmor(pod: &Pod, possible: bool) -> Result<(), Refusal> {
     match containers.find_map(|container| security::apparmor(pod, container).filter(unnamed)) {
         Some(profile) => {
             let name = profile.localhost_profile.as_deref().unwrap_or_default();
-            refuse(format!("invalid empty AppArmor profile name: {name:?}"))
+            let message = format!("Cannot enforce AppArmor: invalid empty AppArmor profile name: {name:?}");
+            Err(Refusal::new("AppArmor", message))
         }
         None => Ok(()),
     }
@@ -110,9 +111,9 @@ mod tests {
     #[test]
     fn profiles_need_a_host_that_enforces_them() {
         let check = |pod: Value, possible: bool, expected: Option<&str>| {
-            let found = apparmor(&serde_json::from_value(pod.clone()).unwrap(), possible).err();
-            let expected = expected.map(|why| ("AppArmor", format!("Cannot enforce AppArmor: {why}")));
-            assert_eq!(found.map(|r| (r.reason, r.message)), expected.map(|(r, m)| (r.into(), m)), "{pod}");
+            let found = no_apparmor(&serde_json::from_value(pod.clone()).unwrap(), possible);
+            let expected = expected.map(|why| Refusal::new("AppArmor", format!("Cannot enforce AppArmor: {why}")));
+            assert_eq!(found, expected, "{pod}");
         };
         let host = Some("AppArmor is not enabled on the host");
         let profile = |kind: &str| json!({"appArmorProfile": {"type": kind, "localhostProfile": "p"}});
@@ -134,13 +135,15 @@ mod tests {
         let annotated = |profile: &str| json!({"metadata": {"annotations": {format!("{APPARMOR_ANNOTATION}c"): profile}}, "spec": {"containers": []}});
         check(annotated("runtime/default"), false, host);
         check(annotated("unconfined"), false, None);
-        let mut nameless = annotated("localhost/ ");
-        check(nameless.clone(), true, None);
-        nameless["spec"]["containers"] = json!([{"name": "c"}]);
-        check(nameless, true, Some("invalid empty AppArmor profile name: \" \""));
+        let nameless = |pod: &Value| nameless_profile(&serde_json::from_value(pod.clone()).unwrap()).err();
+        let mut pod = annotated("localhost/ ");
+        assert_eq!(nameless(&pod), None, "of no container");
+        pod["spec"]["containers"] = json!([{"name": "c"}]);
+        let expected = "Cannot enforce AppArmor: invalid empty AppArmor profile name: \" \"";
+        assert_eq!(nameless(&pod), Some(Refusal::new("AppArmor", expected)));
         let mut unnamed = of("containers", "Localhost");
         unnamed["spec"]["containers"][0]["securityContext"]["appArmorProfile"]["localhostProfile"] = " ".into();
-        check(unnamed, true, Some("invalid empty AppArmor profile name: \" \""));
+        assert_eq!(nameless(&unnamed), Some(Refusal::new("AppArmor", expected)));
     }
 
     #[test]
@@ -154,7 +157,7 @@ mod tests {
         let missing = |pod: &Pod| missing_profile(pod, loaded).map(|refusal| refusal.message);
         assert_eq!(missing(&named("my own")), None);
         assert_eq!(missing(&pod(json!({"appArmorProfile": {"type": "RuntimeDefault"}}))), None);
-        let expected = "Cannot enforce AppArmor: profile \"my\" is not loaded";
+        let expected = "Cannot enforce AppArmor: apparmor profile not found my";
         assert_eq!(missing(&named("my")).as_deref(), Some(expected));
         let confined = pod(json!({"allowPrivilegeEscalation": false}));
         assert_eq!(no_new_privileges(&confined, true), None);
