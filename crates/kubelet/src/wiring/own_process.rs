@@ -6,10 +6,9 @@ use std::{fs, io, path::Path};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::{Config, Error};
+use crate::{Config, Error, resources::container_manager::hierarchy::Hierarchy};
 
 const SYSCTLS: &str = "/proc/sys";
-const CGROUPS: &str = "/sys/fs/cgroup";
 /// Upstream's list: what keeps a node that runs out of memory, or whose kernel fails, from staying half alive.
 const KERNEL_DEFAULTS: [(&str, i64); 6] = [
     ("vm/overcommit_memory", 1),
@@ -22,18 +21,22 @@ const KERNEL_DEFAULTS: [(&str, i64); 6] = [
 
 pub fn apply(config: &Config) -> Result<(), Error> {
     let failed = |what: &str, error: &dyn std::fmt::Display| Error::Config(format!("{what}: {error}"));
-    if let Some(wanted) = config.max_open_files {
-        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|error| failed("maxOpenFiles", &error))?;
-        setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).map_err(|error| failed("maxOpenFiles", &error))?;
+    if let (Some(verbosity), Some(set)) = (config.log_verbosity, config.set_log_verbosity) {
+        set(verbosity).map_err(|error| failed("logging.verbosity", &error))?;
+    }
+    if let Some(wanted) = config.max_open_files
+        && let Err(error) = allow_open_files(wanted)
+    {
+        // As upstream, here and below: a kubelet without the right to it runs all the same.
+        tracing::warn!(%error, wanted, "failed to set how many files the kubelet may have open");
     }
     if let Some(score) = config.oom_score_adj
         && let Err(error) = fs::write("/proc/self/oom_score_adj", score.to_string())
     {
-        // As upstream: a kubelet without the right to it runs all the same.
         tracing::warn!(%error, score, "failed to set the kubelet's oom_score_adj");
     }
     if !config.kubelet_cgroups.is_empty() {
-        join_group(Path::new(CGROUPS), &config.kubelet_cgroups).map_err(|error| failed("kubeletCgroups", &error))?;
+        join_group(&Hierarchy::detect(), &config.kubelet_cgroups).map_err(|error| failed("kubeletCgroups", &error))?;
     }
     match config.protect_kernel_defaults {
         Some(protect) => kernel_defaults(Path::new(SYSCTLS), protect),
@@ -41,20 +44,18 @@ pub fn apply(config: &Config) -> Result<(), Error> {
     }
 }
 
-/// In every hierarchy there is.
-fn join_group(root: &Path, group: &str) -> io::Result<()> {
-    let own = std::process::id().to_string();
-    let unified = root.join("cgroup.controllers").exists();
-    let hierarchies = match unified {
-        true => vec![root.to_path_buf()],
-        false => fs::read_dir(root)?.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect(),
-    };
-    for hierarchy in hierarchies {
-        let place = hierarchy.join(group.trim_start_matches('/'));
-        fs::create_dir_all(&place)?;
-        fs::write(place.join("cgroup.procs"), &own)?;
-    }
-    Ok(())
+/// As many as are wanted, or as many as may be had.
+fn allow_open_files(wanted: u64) -> nix::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).or_else(|error| {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+        Err(error)
+    })
+}
+
+fn join_group(groups: &Hierarchy, group: &str) -> io::Result<()> {
+    let path: Vec<String> = group.split('/').filter(|part| !part.is_empty()).map(String::from).collect();
+    groups.join(&path, std::process::id())
 }
 
 fn kernel_defaults(root: &Path, protect: bool) -> Result<(), Error> {
@@ -96,10 +97,17 @@ mod tests {
 
     #[test]
     fn the_process_goes_to_its_group() {
+        let own = std::process::id().to_string();
+        let written = |place: &Path| fs::read_to_string(place.join("system/kubelet/cgroup.procs")).ok();
         let root = tempfile::tempdir().unwrap();
-        fs::write(root.path().join("cgroup.controllers"), "memory").unwrap();
-        join_group(root.path(), "/system/kubelet").unwrap();
-        let written = fs::read_to_string(root.path().join("system/kubelet/cgroup.procs")).unwrap();
-        assert_eq!(written, std::process::id().to_string());
+        join_group(&Hierarchy::unified(root.path()), "/system/kubelet").unwrap();
+        assert_eq!(written(root.path()), Some(own.clone()));
+        // Beside the trees there are directories of controllers that are not mounted.
+        let root = tempfile::tempdir().unwrap();
+        let names = ["memory", "cpuset", "name=systemd"];
+        names.iter().for_each(|name| fs::create_dir(root.path().join(name)).unwrap());
+        join_group(&Hierarchy::separate(root.path(), &names), "/system/kubelet").unwrap();
+        let found = names.map(|name| written(&root.path().join(name)));
+        assert_eq!(found, [Some(own), None, None]);
     }
 }

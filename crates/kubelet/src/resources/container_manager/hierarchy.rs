@@ -8,6 +8,8 @@ use std::{
 };
 
 const MOUNT_POINT: &str = "/sys/fs/cgroup";
+/// Whose trees have our groups (v1); the others' only say who is where.
+const LIMITING: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "hugetlb"];
 
 pub enum Hierarchy {
     Unified {
@@ -84,12 +86,28 @@ impl Hierarchy {
                 delegate(&place);
             }
             Self::Separate { .. } => {
-                for controller in ["cpu", "cpuacct", "memory", "pids", "hugetlb"] {
+                for controller in LIMITING {
                     if let Some(place) = self.group_dir(controller, path) {
                         std::fs::create_dir_all(place)?;
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Moves a process to a group, which is made where it is not there. The service manager's own tree stays as it is.
+    pub fn join(&self, path: &[String], process: u32) -> io::Result<()> {
+        let Some((_, parents)) = path.split_last() else { return Ok(()) };
+        // Not the group itself: one whose children are limited can have no processes (v2).
+        self.create(parents)?;
+        let places = match self {
+            Self::Unified { .. } => self.directories(path),
+            Self::Separate { .. } => LIMITING.iter().filter_map(|name| self.group_dir(name, path)).collect(),
+        };
+        for place in places {
+            create_directory(&place)?;
+            write(&place, "cgroup.procs", &process.to_string())?;
         }
         Ok(())
     }

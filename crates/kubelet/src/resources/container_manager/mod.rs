@@ -4,7 +4,7 @@
 
 mod burstable;
 mod group_names;
-mod hierarchy;
+pub mod hierarchy;
 mod protected_memory;
 pub mod reserved_groups;
 mod systemd;
@@ -113,7 +113,7 @@ impl ContainerManager {
         for (class, limits) in classes {
             match self.driver {
                 CgroupDriver::Cgroupfs => self.hierarchy.create(&class)?,
-                CgroupDriver::Systemd => systemd::call(&systemd::start(&class, &[]))?,
+                CgroupDriver::Systemd => self.start_slice(&class, &[])?,
             }
             if let Some(limits) = limits {
                 self.apply(&class, limits)?;
@@ -121,6 +121,16 @@ impl ContainerManager {
         }
         self.adopt();
         Ok(())
+    }
+
+    /// systemd answers before it has made the directories, and makes none for controllers that it does not know.
+    fn start_slice(&self, components: &[String], properties: &[systemd::Property]) -> io::Result<()> {
+        systemd::call(&systemd::start(components, properties))?;
+        // One that was there before us has the limits of then.
+        if !properties.is_empty() {
+            systemd::call(&systemd::set(components, properties))?;
+        }
+        self.hierarchy.create(&self.place(components))
     }
 
     /// All pods together have at most so many processes.
@@ -210,7 +220,7 @@ impl ContainerManager {
         let limits = self.enforced(pod_spec::uid(pod), resources::pod_limits(pod));
         if self.driver == CgroupDriver::Systemd {
             let properties = systemd::properties(limits, self.pids, self.hierarchy.is_unified());
-            systemd::call(&systemd::start(&components, &properties))?;
+            self.start_slice(&components, &properties)?;
         } else {
             self.hierarchy.create(&components)?;
             self.apply(&components, limits)?;

@@ -118,12 +118,24 @@ pub fn stop(components: &[String]) -> Vec<String> {
     arguments("StopUnit", "ss", &[&slice(components), "replace"], &[], &[])
 }
 
+fn command(arguments: &[String]) -> Command {
+    let mut command = Command::new("busctl");
+    // The slice above all others, `-.slice`, begins like an option.
+    command.arg("--").args(arguments);
+    command
+}
+
+/// What is there stays; what is gone is gone.
+fn is_settled(answer: &str) -> bool {
+    ["UnitExists", "NoSuchUnit", "not loaded", "already exists", "already loaded"]
+        .iter()
+        .any(|word| answer.contains(word))
+}
+
 pub fn call(arguments: &[String]) -> io::Result<()> {
-    let output = Command::new("busctl").args(arguments).output()?;
+    let output = command(arguments).output()?;
     let text = String::from_utf8_lossy(&output.stderr);
-    // What is there stays; what is gone is gone.
-    let settled = ["UnitExists", "NoSuchUnit", "not loaded", "already exists"].iter().any(|word| text.contains(word));
-    match output.status.success() || settled {
+    match output.status.success() || is_settled(&text) {
         true => Ok(()),
         false => Err(io::Error::other(format!("systemd refused {}: {}", arguments[4], text.trim()))),
     }
@@ -135,6 +147,26 @@ mod tests {
 
     fn parts(path: &str) -> Vec<String> {
         path.split('/').filter(|part| !part.is_empty()).map(String::from).collect()
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_no_failure() {
+        for (answer, expected) in [
+            ("Call failed: Unit kubepods.slice was already loaded or has a fragment file.", true),
+            ("Call failed: Unit kubepods.slice not loaded.", true),
+            ("Call failed: Access denied", false),
+        ] {
+            assert_eq!(is_settled(answer), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn no_slice_is_taken_for_an_option() {
+        let command = command(&start(&parts("kubepods"), &[]));
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
+        let position = |wanted: &str| arguments.iter().position(|argument| argument == wanted);
+        assert!(position("-.slice").is_some(), "its parent is the slice above all others");
+        assert_eq!(position("--"), Some(0), "{arguments:?}");
     }
 
     #[test]
