@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
     sync::Arc,
@@ -23,6 +24,7 @@ use crate::{
     resources::{container_manager::reserved_groups::ReservedGroup, resource_managers::settings::ManagerSettings},
     runtime::container_config::memory_protection::SwapBehavior,
     runtime::user_namespaces::UNIT_IDS,
+    wiring::lock_file::LockFile,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,9 @@ impl Default for DeadContainerLimits {
 
 pub const VOLUME_STATS_PERIOD_DEFAULT: Duration = Duration::from_secs(60);
 
+/// Takes upstream's `-v`.
+pub type SetLogVerbosity = fn(u8) -> io::Result<()>;
+
 #[derive(Debug, Clone)]
 pub struct Config {
     pub node_name: String,
@@ -107,6 +112,14 @@ pub struct Config {
     pub enable_server: bool,
     /// Whether the server has logs, exec and the like.
     pub debugging_handlers: bool,
+    /// Whether how much is logged can be changed through it.
+    pub debug_flags_handler: bool,
+    /// Whether it shows the node's own process.
+    pub profiling_handler: bool,
+    /// How much is logged, where the configuration file says so.
+    pub log_verbosity: Option<u8>,
+    /// Changes how much is logged; whoever opened the log can.
+    pub set_log_verbosity: Option<SetLogVerbosity>,
     /// Whether it has the machine's own log files, too.
     pub system_log_handler: bool,
     /// Whether it asks the machine's services for theirs.
@@ -138,6 +151,8 @@ pub struct Config {
     pub manifest_url_interval: Duration,
     pub manifest_url_headers: Vec<(String, String)>,
     pub register_node: bool,
+    /// Whether a cloud controller manager makes the node one that takes pods.
+    pub external_cloud_provider: bool,
     pub provider_id: String,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
@@ -176,6 +191,8 @@ pub struct Config {
     pub seccomp_default: bool,
     /// The sandbox's program gives up by itself every system call it does not need: faster and less than any profile.
     pub sandbox_guards_itself: bool,
+    /// Held while the node runs.
+    pub lock_file: Option<LockFile>,
     /// Whom to ask besides whether a pod may begin here.
     pub pod_admission_hook: Option<HookConfig>,
     /// Beyond the safe ones; a trailing `*` stands for all that begin so.
@@ -287,6 +304,10 @@ impl Default for Config {
             manifest_server_port: 0,
             enable_server: true,
             debugging_handlers: true,
+            debug_flags_handler: true,
+            profiling_handler: true,
+            log_verbosity: None,
+            set_log_verbosity: None,
             system_log_handler: true,
             system_log_query: false,
             tls_cipher_suites: vec![],
@@ -307,6 +328,7 @@ impl Default for Config {
             manifest_url_interval: Duration::from_secs(20),
             manifest_url_headers: vec![],
             register_node: true,
+            external_cloud_provider: false,
             provider_id: String::new(),
             labels: BTreeMap::new(),
             taints: vec![],
@@ -329,6 +351,7 @@ impl Default for Config {
             fail_cgroup_v1: false,
             seccomp_default: false,
             sandbox_guards_itself: false,
+            lock_file: None,
             pod_admission_hook: None,
             allowed_unsafe_sysctls: vec![],
             crash_backoff_max: Duration::from_secs(300),

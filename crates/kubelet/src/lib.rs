@@ -37,6 +37,7 @@ use futures::future::BoxFuture;
 pub use images::image_manager::credential_provider::{CredentialProviderConfigError, CredentialProviderSettings};
 pub use pod::admission::hook::HookConfig;
 use tokio_util::sync::CancellationToken;
+pub use wiring::lock_file::LockFile;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -2,7 +2,11 @@
 //! Started by `main` before anything else; `flags` and `kubelet_flags` show its flags.
 //! Logs go to stderr and nowhere else; a JSON line is one object whatever the fields hold.
 
-use std::{fmt, io, io::IsTerminal};
+use std::{
+    fmt,
+    io::{self, IsTerminal},
+    sync::OnceLock,
+};
 
 use clap::{Args, ValueEnum};
 use env::Env;
@@ -13,11 +17,15 @@ use tracing::{
     span::{Attributes, Id, Record},
 };
 use tracing_subscriber::{
-    EnvFilter, Layer,
+    EnvFilter, Layer, Registry,
     fmt::MakeWriter,
     layer::{Context, SubscriberExt},
     registry::LookupSpan,
+    reload,
+    util::SubscriberInitExt,
 };
+
+use crate::log_rotation;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -46,6 +54,25 @@ pub struct Logging {
 /// Libraries whose details are of use only to who works on them.
 const QUIET_LIBRARIES: &str = "hyper=info,hyper_util=info,h2=info,rustls=info,tower=info,tonic=info";
 
+/// The log that was started: what it shows can be changed, and whether a flag said how much.
+struct Started {
+    filter: reload::Handle<EnvFilter, Registry>,
+    verbosity_was_given: bool,
+}
+
+static STARTED: OnceLock<Started> = OnceLock::new();
+
+/// From now on, whatever flag or environment said.
+pub fn set_verbosity(verbosity: u8) -> io::Result<()> {
+    let started = STARTED.get().ok_or_else(|| io::Error::other("nothing is logged"))?;
+    let filter = Logging { format: Format::Text, verbosity: Some(verbosity) }.filter();
+    started.filter.reload(filter).map_err(io::Error::other)
+}
+
+pub fn verbosity_was_given() -> bool {
+    STARTED.get().is_some_and(|started| started.verbosity_was_given)
+}
+
 impl Logging {
     /// Upstream's numbers as levels: `V(4)` is where upstream's components log for debugging.
     fn filter(&self) -> EnvFilter {
@@ -59,22 +86,20 @@ impl Logging {
     }
 
     pub fn start(&self) {
-        match self.format {
-            Format::Text => tracing_subscriber::fmt()
-                .with_env_filter(self.filter())
-                .with_writer(io::stderr)
-                .with_ansi(io::stderr().is_terminal())
-                .init(),
-            Format::Json => {
-                let subscriber = json_subscriber(self.filter(), io::stderr);
-                // Only a second start can fail, and that would change nothing.
-                let _ = tracing::subscriber::set_global_default(subscriber);
+        let (filter, handle) = reload::Layer::new(self.filter());
+        // Only a second start can fail, and that would change nothing.
+        let _ = STARTED.set(Started { filter: handle, verbosity_was_given: self.verbosity.is_some() });
+        let _ = match self.format {
+            Format::Text => {
+                let lines = tracing_subscriber::fmt::layer().with_writer(log_rotation::stderr);
+                tracing_subscriber::registry().with(filter).with(lines.with_ansi(io::stderr().is_terminal())).try_init()
             }
-        }
+            Format::Json => json_subscriber(filter, log_rotation::stderr).try_init(),
+        };
     }
 }
 
-fn json_subscriber<W>(filter: EnvFilter, writer: W) -> impl Subscriber + Send + Sync
+fn json_subscriber<W>(filter: impl Layer<Registry> + Send + Sync, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {

@@ -88,7 +88,8 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     })),
     ("containerLogMonitorInterval", set!(log_check_interval = duration)),
     ("containerRuntimeEndpoint", Elsewhere),
-    ("contentType", Only(&["", "application/json"], "requests are always JSON")),
+    // What upstream has by default is taken too, so that its whole configuration can be given as a file.
+    ("contentType", Only(&["", "application/json", "application/vnd.kubernetes.protobuf"], "requests are always JSON")),
     ("cpuCFSQuota", set!(cpu_cfs_quota = flag)),
     ("cpuCFSQuotaPeriod", Only(&["100ms"], "it requires feature gate CustomCPUCFSQuotaPeriod")),
     ("cpuManagerPolicy", Sets(|c, v| { c.managers.cpu_policy = one_of(v, &["none", "static"], "none or static")?; Ok(()) })),
@@ -108,9 +109,9 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     })),
     ("enableContentionProfiling", Only(&["false"], "there is no profiling")),
     ("enableControllerAttachDetach", Only(&["true"], "volumes are attached by the controller")),
-    ("enableDebugFlagsHandler", Only(&["false"], "there is no /debug/flags")),
+    ("enableDebugFlagsHandler", set!(debug_flags_handler = flag)),
     ("enableDebuggingHandlers", set!(debugging_handlers = flag)),
-    ("enableProfilingHandler", Only(&["false"], "there is no profiling")),
+    ("enableProfilingHandler", set!(profiling_handler = flag)),
     ("enableServer", set!(enable_server = flag)),
     ("enableSystemLogHandler", set!(system_log_handler = flag)),
     ("enableSystemLogQuery", set!(system_log_query = flag)),
@@ -183,7 +184,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
     ("kubeReservedCgroup", Sets(|c, v| { c.kube_reserved.name = text(v)?; Ok(()) })),
     ("kubeletCgroups", set!(kubelet_cgroups = text)),
     ("localStorageCapacityIsolation", set!(local_storage_isolation = flag)),
-    ("logging", Sets(|_, v| logging(v))),
+    ("logging", Sets(logging)),
     ("makeIPTablesUtilChains", Idle),
     ("maxOpenFiles", Sets(|c, v| { c.max_open_files = Some(number::<i64>(v)?.try_into().map_err(|_| FieldError::Negative)?); Ok(()) })),
     ("maxParallelImagePulls", Sets(|c, v| {
@@ -356,12 +357,15 @@ fn thresholds(target: &mut std::collections::BTreeMap<String, String>, value: &V
     Ok(())
 }
 
-/// The log is opened before the file is read.
-fn logging(value: &Value) -> Result<(), FieldError> {
+/// The log is opened before the file is read; how much goes there can change at any time.
+fn logging(config: &mut Config, value: &Value) -> Result<(), FieldError> {
     let Some(fields) = value.as_object() else { return Err(FieldError::NotMap) };
+    if let Some(verbosity) = fields.get("verbosity").filter(|value| !value.is_null()) {
+        config.log_verbosity = Some(number(verbosity)?).filter(|level| *level > 0);
+    }
     let usual = |name: &str, value: &Value| match name {
         "format" => matches!(value.as_str(), Some("" | "text")),
-        "verbosity" => value == &Value::from(0),
+        "verbosity" => true,
         "vmodule" => value.as_array().is_some_and(Vec::is_empty),
         // Nothing is held back, so that there is nothing to flush and no buffer to size.
         "flushFrequency" | "options" => true,
@@ -371,7 +375,7 @@ fn logging(value: &Value) -> Result<(), FieldError> {
         None => Ok(()),
         Some((name, value)) => Err(FieldError::Unsupported {
             value: format!("{name} {value}"),
-            reason: "use --logging-format and -v: the log is opened before this file is read",
+            reason: "use --logging-format: the log is opened before this file is read",
         }),
     }
 }

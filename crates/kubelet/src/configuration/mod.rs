@@ -251,6 +251,9 @@ fn leaves(path: &str, value: &Value) -> Vec<String> {
 }
 
 #[cfg(test)]
+mod effects_tests;
+
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
@@ -286,9 +289,10 @@ mod tests {
         check(both, "Cannot specify both");
         check("shutdownGracePeriodByPodPriority: [{priorty: 1}]\n", "unknown field \"priorty\"");
         check("tlsCipherSuites: [TLS_RSA_WITH_RC4_128_SHA]\n", "Cipher suite TLS_RSA_WITH_RC4_128_SHA not supported");
-        check("logging: {verbosity: 4}\n", "use --logging-format and -v");
+        check("logging: {format: json}\n", "use --logging-format: the log is opened");
+        check("logging: {verbosity: much}\n", "logging: expected a whole number");
         check("preloadedImagesVerificationAllowlist: ['r/a:1']\n", "an image without tag and digest");
-        check("enableProfilingHandler: true\n", "there is no profiling");
+        check("enableContentionProfiling: true\n", "there is no profiling");
         check("cpuManagerPolicy: magic\n", "cpuManagerPolicy: magic is not supported");
         check("memoryManagerPolicy: Some\n", "memoryManagerPolicy: Some is not supported: use None or Static");
         check(

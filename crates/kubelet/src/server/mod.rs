@@ -3,7 +3,9 @@
 //! Every request is authenticated and authorized.
 
 mod auth;
+mod byte_ranges;
 mod checkpoint;
+mod debug;
 #[doc(hidden)]
 pub mod fuzzing;
 mod health;
@@ -198,9 +200,10 @@ impl Shared {
                 Err(ApiError::new(api::Reason::MethodNotAllowed, "Debug endpoints are disabled."))
             }
             ["configz"] if self.config.debugging_handlers => Ok(pages::configz(&self.config)),
+            ["debug", rest @ ..] => debug::answer(&self.config, request, rest).await,
             ["runningpods"] => pages::running_pods(&*self.view).await,
             ["logs", ..] if self.config.system_log_query => self.machine_logs(&request, path, &query).await,
-            ["logs", ..] => pages::machine_logs(&self.config, path, request.headers()).await,
+            ["logs", ..] => pages::machine_logs(&self.config, &self.env, path, request.headers()).await,
             ["checkpoint", namespace, name, container]
                 if request.method() == Method::POST && self.config.feature_gates.enabled(CONTAINER_CHECKPOINT) =>
             {
@@ -245,7 +248,7 @@ impl Shared {
     ) -> Result<Response<Body>, ApiError> {
         match NodeLogQuery::parse(query).map_err(ApiError::bad_request)? {
             Some(query) => node_log_query::answer(&self.config, &self.env, &query, path, request.headers()).await,
-            None => pages::machine_logs(&self.config, path, request.headers()).await,
+            None => pages::machine_logs(&self.config, &self.env, path, request.headers()).await,
         }
     }
 

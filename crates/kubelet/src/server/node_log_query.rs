@@ -159,7 +159,7 @@ pub async fn answer(
     query.validate().map_err(refused)?;
     if let [file] = query.files.as_slice() {
         let file = file.replace('\\', "/");
-        return pages::machine_logs(config, &format!("/logs/{}", file.trim_start_matches('/')), headers).await;
+        return pages::machine_logs(config, env, &format!("/logs/{}", file.trim_start_matches('/')), headers).await;
     }
     let units = units(env).await;
     let in_journal = |service: &&String| units.lines().any(|unit| unit.contains(&format!("{service}.service")));
@@ -178,7 +178,7 @@ pub async fn answer(
             .boxed();
     } else {
         for service in &in_files {
-            all = all.chain(file_log(config, service).await).boxed();
+            all = all.chain(file_log(config, env, service).await).boxed();
         }
     }
     let mut response = Response::new(StreamBody::new(all).boxed_unsync());
@@ -230,10 +230,10 @@ fn said(text: String) -> FrameStream {
 }
 
 /// Where services without a journal mostly write. A log may be larger than what is free of memory.
-async fn file_log(config: &Config, service: &str) -> FrameStream {
+async fn file_log(config: &Config, env: &Env, service: &str) -> FrameStream {
     for name in [service.to_string(), format!("{service}.log"), format!("{service}/{service}.log")] {
         let path = PathBuf::from("/logs").join(&name);
-        let found = pages::machine_logs(config, &path.to_string_lossy(), &HeaderMap::new()).await;
+        let found = pages::machine_logs(config, env, &path.to_string_lossy(), &HeaderMap::new()).await;
         if let Ok(response) = found
             && response.status().is_success()
         {

@@ -11,6 +11,7 @@ use std::{
 
 use api::ApiError;
 use bytes::Bytes;
+use env::Env;
 use futures::TryStreamExt;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, StreamBody};
@@ -21,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
 use super::{
-    Body, BoxError, View, empty, json_answer,
+    Body, BoxError, View, byte_ranges, empty, json_answer,
     ranges::{self, Answer},
     text,
 };
@@ -45,7 +46,12 @@ pub async fn running_pods(view: &dyn View) -> Result<Response<Body>, ApiError> {
 }
 
 /// A file below the log directory, or the names of what is in a directory.
-pub async fn machine_logs(config: &Config, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+pub async fn machine_logs(
+    config: &Config,
+    env: &Env,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, ApiError> {
     if !config.system_log_handler {
         return Err(ApiError::new(api::Reason::MethodNotAllowed, "logs endpoint is disabled."));
     }
@@ -79,7 +85,7 @@ pub async fn machine_logs(config: &Config, path: &str, headers: &HeaderMap) -> R
         return redirect(&format!("../{last}"));
     }
     let Some(opened) = found.file else { return Err(ApiError::new(api::Reason::Forbidden, "403 Forbidden")) };
-    file(&found.place, opened.into(), headers, modified).await.map_err(failed)
+    file(env, &found.place, opened.into(), headers, modified).await.map_err(failed)
 }
 
 /// What is at a path, opened.
@@ -204,6 +210,7 @@ fn escaped(text: &str) -> String {
 }
 
 async fn file(
+    env: &Env,
     place: &Path,
     mut file: tokio::fs::File,
     headers: &HeaderMap,
@@ -217,6 +224,11 @@ async fn file(
     let (code, part) = match ranges::decide(headers, modified, length) {
         Answer::Whole => (StatusCode::OK, 0..length),
         Answer::Part(part) => (StatusCode::PARTIAL_CONTENT, part),
+        Answer::Parts(parts) => {
+            let mut response = byte_ranges::response(env, file, parts, kind, length);
+            dated(&mut response, modified);
+            return Ok(response);
+        }
         Answer::Unsatisfiable { beyond } => return Ok(unsatisfiable(beyond, length)),
         answer => {
             let known = answer == Answer::NotModified;
@@ -236,7 +248,7 @@ async fn file(
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     headers.insert(header::CONTENT_LENGTH, (part.end - part.start).into());
     if code == StatusCode::PARTIAL_CONTENT {
-        let range = format!("bytes {}-{}/{length}", part.start, part.end.saturating_sub(1));
+        let range = byte_ranges::content_range(&part, length);
         headers.extend(HeaderValue::from_str(&range).ok().map(|range| (header::CONTENT_RANGE, range)));
     }
     Ok(response)
@@ -288,7 +300,7 @@ mod tests {
                            sent: &str| {
             let headers: HeaderMap =
                 ask.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap())).collect();
-            let response = machine_logs(&config, path, &headers).await.unwrap();
+            let response = machine_logs(&config, &Env::real(), path, &headers).await.unwrap();
             let of = |name| response.headers().get(name).map_or("", |v: &HeaderValue| v.to_str().unwrap());
             let names = [header::LAST_MODIFIED, header::ACCEPT_RANGES, header::CONTENT_LENGTH, header::CONTENT_RANGE];
             assert_eq!((response.status().as_u16(), names.map(of)), (code, told), "{path} {ask:?}");
@@ -299,6 +311,10 @@ mod tests {
         let range = |text| Some((header::RANGE, text));
         check("/logs/a.log", range("bytes=2-4"), 206, [time, "bytes", "3", "bytes 2-4/10"], "234").await;
         check("/logs/a.log", range("bytes=-2"), 206, [time, "bytes", "2", "bytes 8-9/10"], "89").await;
+        let parts = [time, "bytes", "262", ""];
+        for sent in ["\r\nContent-Range: bytes 0-1/10\r\n", "\r\n\r\n01\r\n--", "\r\n\r\n89\r\n--"] {
+            check("/logs/a.log", range("bytes=0-1,-2"), 206, parts, sent).await;
+        }
         check("/logs/a.log", range("bytes=10-"), 416, ["", "", "", "bytes */10"], "invalid range: failed to overlap\n")
             .await;
         check("/logs/a.log", range("bytes=4-2"), 416, [""; 4], "invalid range\n").await;
@@ -325,7 +341,9 @@ mod tests {
         }
         nix::unistd::mkfifo(&logs.join("links/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut config = Config { log_dir: logs, ..Config::default() };
-        let ask = async |config: &Config, path: &str| match machine_logs(config, path, &HeaderMap::new()).await {
+        let ask = async |config: &Config, path: &str| match machine_logs(config, &Env::real(), path, &HeaderMap::new())
+            .await
+        {
             Ok(response) => {
                 let of = |name| response.headers().get(name).map_or("", |v: &HeaderValue| v.to_str().unwrap());
                 let head =

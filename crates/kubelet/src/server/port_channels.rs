@@ -6,11 +6,10 @@ use std::io;
 
 use futures::SinkExt;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
 
 use super::{
     spdy::{Reader, StreamId, Writer},
-    websocket::{Backend, Channels, Dialect, relay},
+    websocket::{Backend, Channels, Dialect, MESSAGE_BYTES_MAX, relay, server_socket},
 };
 
 /// Channels are numbered by one byte, and the last number has a meaning of its own.
@@ -24,7 +23,7 @@ where
     let (input, output) = backend.stream.into_split();
     let mut writer = Writer::new(output)?;
     let reader = Reader::new(input, backend.buffered);
-    let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
+    let mut client = server_socket(client, MESSAGE_BYTES_MAX).await;
     let mut streams: Vec<(u8, StreamId)> = Vec::new();
     for (data, port) in (0u8..).step_by(2).zip(ports.iter().take(PORTS_MAX)) {
         let (number, request) = (port.to_string(), (data / 2).to_string());
@@ -48,7 +47,10 @@ mod tests {
     use bytes::{Bytes, BytesMut};
     use futures::StreamExt;
     use tokio::net::{TcpListener, TcpStream};
-    use tokio_tungstenite::tungstenite::Message;
+    use tokio_tungstenite::{
+        WebSocketStream,
+        tungstenite::{Message, protocol::Role},
+    };
 
     use super::*;
     use crate::server::spdy::Frame;

@@ -1,7 +1,7 @@
 //! Which part of a file a client asks for, and whether it has it already: conditions and ranges of HTTP.
 //! Used by `pages`.
-//! Invariant: pure. Files have no tags here, only a time; of several ranges in one request none is served alone: the
-//! whole file is (tidy: `pure_files`).
+//! Invariant: pure. Files have no tags here, only a time; ranges that together are more than the file get all of it once
+//! (tidy: `pure_files`).
 
 use std::ops::Range;
 
@@ -12,6 +12,8 @@ use jiff::{Timestamp, civil, tz::Offset};
 pub enum Answer {
     Whole,
     Part(Range<u64>),
+    /// In the order they were asked for.
+    Parts(Vec<Range<u64>>),
     NotModified,
     PreconditionFailed,
     /// Nothing of what is asked for is there, or nobody understands it.
@@ -94,8 +96,10 @@ fn part(wanted: &str, size: u64) -> Answer {
         // Some clients ask for a range of everything, also of what is empty.
         _ if size == 0 => Answer::Whole,
         [] if beyond => Answer::Unsatisfiable { beyond: true },
+        [] => Answer::Whole,
+        _ if ranges.iter().map(|range| range.end - range.start).sum::<u64>() > size => Answer::Whole,
         [range] => Answer::Part(range.clone()),
-        _ => Answer::Whole,
+        _ => Answer::Parts(ranges),
     }
 }
 
@@ -146,7 +150,9 @@ mod tests {
             ("bytes=10-", beyond.clone()),
             ("bytes=10-12,20-", beyond),
             ("bytes=10-,0-1", Answer::Part(0..2)),
-            ("bytes=0-1,4-5", Answer::Whole),
+            ("bytes=0-1,4-5", Answer::Parts(vec![0..2, 4..6])),
+            ("bytes=-2, 0-0, 20-", Answer::Parts(vec![8..10, 0..1])),
+            ("bytes=0-7,4-7", Answer::Whole),
             ("bytes=", Answer::Whole),
             ("bytes=3-1", nonsense.clone()),
             ("bytes=x-1", nonsense.clone()),

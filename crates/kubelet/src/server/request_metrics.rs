@@ -11,8 +11,8 @@ use metrics::Metrics;
 use crate::node::node_metrics::{HTTP_DURATION, HTTP_INFLIGHT, HTTP_REQUESTS};
 
 #[rustfmt::skip]
-const PATHS: [&str; 13] = [
-    "attach", "configz", "containerLogs", "exec", "healthz", "logs", "metrics", "pods", "portForward", "run",
+const PATHS: [&str; 14] = [
+    "attach", "configz", "containerLogs", "debug", "exec", "healthz", "logs", "metrics", "pods", "portForward", "run",
     "runningpods", "stats", "withdrawn",
 ];
 const LONG_RUNNING: [&str; 3] = ["exec", "attach", "portForward"];

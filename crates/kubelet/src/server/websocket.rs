@@ -15,7 +15,7 @@ use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
         Message,
-        protocol::{CloseFrame, Role, frame::coding::CloseCode},
+        protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
     },
 };
 
@@ -28,6 +28,21 @@ const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 /// In v5: the next byte names a channel that the client will not write to any more.
 const CLOSE: u8 = 255;
+
+/// Of one message of a client: as much as upstream's servers take.
+pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
+/// The same where nothing is expected of it.
+const IGNORED_BYTES_MAX: usize = 64 << 10;
+
+/// The server's side of a connection after the upgrade. A message that announces more than `bytes_max` ends it, before
+/// anything of it is kept.
+pub async fn server_socket<C>(client: C, bytes_max: usize) -> WebSocketStream<C>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let limits = WebSocketConfig::default().max_message_size(Some(bytes_max)).max_frame_size(Some(bytes_max));
+    WebSocketStream::from_raw_socket(client, Role::Server, Some(limits)).await
+}
 
 /// Which streams a session has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -118,7 +133,7 @@ where
     for (channel, name, _) in wanted.into_iter().filter(|(_, _, wanted)| *wanted) {
         channels.push((channel, writer.open(&[("streamType", name)]).await?));
     }
-    let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
+    let mut client = server_socket(client, MESSAGE_BYTES_MAX).await;
     // The runtime ends its streams one by one; the session is over when all that it writes to have ended.
     let awaited = |channel: u8| [ERROR, STDOUT, STDERR].contains(&channel);
     relay(&mut client, reader, writer, Channels { streams: &channels, awaited, writable: |_| true }, dialect).await
@@ -197,7 +212,7 @@ pub async fn send_all<C>(client: C, bytes: impl Stream<Item = io::Result<Bytes>>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
+    let mut client = server_socket(client, IGNORED_BYTES_MAX).await;
     let mut bytes = std::pin::pin!(bytes);
     loop {
         tokio::select! {
@@ -240,7 +255,7 @@ pub async fn tunnel<C>(client: C, mut backend: Backend) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let mut client = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
+    let mut client = server_socket(client, MESSAGE_BYTES_MAX).await;
     if !backend.buffered.is_empty() {
         client.send(Message::Binary(backend.buffered.split().freeze())).await.map_err(io::Error::other)?;
     }
@@ -286,6 +301,19 @@ mod tests {
             assert_eq!(messages[..2], expected);
             assert!(matches!(messages[2], Message::Close(_)), "{messages:?}");
             sending.await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_too_much_is_hung_up_on() {
+        // The head of a masked message of 65,537 bytes, whole or as a part; what it announces never comes.
+        for first in [0x82, 0x02] {
+            let (ours, mut theirs) = tokio::io::duplex(1024);
+            let sending = env::spawn(send_all(ours, futures::stream::pending(), false));
+            let head = [first, 0xff, 0, 0, 0, 0, 0, 1, 0, 1, 1, 2, 3, 4];
+            theirs.write_all(&head).await.unwrap();
+            let ended = env::timeout(std::time::Duration::from_secs(60), sending).await;
+            ended.expect("it does not wait for the rest").unwrap().unwrap();
         }
     }
 

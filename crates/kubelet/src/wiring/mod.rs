@@ -5,6 +5,7 @@
 mod checks;
 mod dependencies;
 mod listeners;
+pub mod lock_file;
 mod loops;
 mod own_process;
 
@@ -72,6 +73,13 @@ pub async fn run(
 ) -> Result<(), Error> {
     let (metrics, began) = (Metrics::default(), env.now());
     pod_metrics::begin(&metrics);
+    let _lock = match &config.lock_file {
+        None => None,
+        Some(lock) => {
+            let failed = |error| Error::Config(format!("unable to acquire file lock on {:?}: {error}", lock.path));
+            Some(lock_file::acquire(lock, &env, &shutdown).await.map_err(failed)?)
+        }
+    };
     own_process::apply(&config)?;
     for (name, stage, on) in config.feature_gates.all() {
         metrics.set(&FEATURE_ENABLED, &[name, stage.label()], f64::from(u8::from(on)));

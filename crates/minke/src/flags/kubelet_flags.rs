@@ -26,7 +26,7 @@ use crate::{
     },
     cluster::file_modes,
     flags::{self, DataDirectory, Join},
-    logging::Logging,
+    logging::{self, Logging},
 };
 
 #[derive(Debug, Clone, Args)]
@@ -92,6 +92,12 @@ pub struct Kubelet {
     /// Age before which an ended container stays
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub minimum_container_ttl_duration: String,
+    /// File to hold a lock on while the kubelet runs; it waits for whoever has it
+    #[arg(long, value_name = "FILE")]
+    pub lock_file: Option<PathBuf>,
+    /// End when another process opens that file
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub exit_on_lock_contention: bool,
     /// Port of cAdvisor's page and JSON, open to whoever reaches it; 0 turns it off
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub cadvisor_port: u16,
@@ -235,13 +241,12 @@ impl Kubelet {
 
     /// Says which of the flags that are no fields do nothing here, and refuses what can't be had.
     fn check_others(&self) -> Result<()> {
-        for (flag, form, possible, _) in OTHERS {
+        for (flag, form, possible, help) in OTHERS {
             let Some(text) = self.fields.0.get(flag) else { continue };
             value(*form, text).with_context(|| format!("--{flag}"))?;
-            if possible.is_empty() {
-                tracing::info!(flag = format!("--{flag}"), "a flag that has no effect here");
-            } else if !possible.contains(&text.as_str()) {
-                bail!("--{flag}: {text} is not supported: it is not built yet");
+            if !possible.contains(&text.as_str()) {
+                let reason = help.strip_prefix("Not to be had: ").unwrap_or(help);
+                bail!("--{flag}: {text} is not supported: {reason}");
             }
         }
         Ok(())
@@ -263,6 +268,14 @@ impl Kubelet {
                 format!("--minimum-container-ttl-duration: {:?} is not a duration", self.minimum_container_ttl_duration)
             })?,
         })
+    }
+
+    fn lock_file(&self) -> Result<Option<kubelet::LockFile>> {
+        let path = self.lock_file.clone().filter(|path| !path.as_os_str().is_empty());
+        if self.exit_on_lock_contention && path.is_none() {
+            bail!("cannot exit on lock file contention: no lock file specified");
+        }
+        Ok(path.map(|path| kubelet::LockFile { path, exit_on_contention: self.exit_on_lock_contention }))
     }
 
     fn pod_admission_hook(&self) -> Result<Option<kubelet::HookConfig>> {
@@ -292,6 +305,8 @@ impl Kubelet {
             pod_admission_hook: self.pod_admission_hook()?,
             credential_providers: self.credential_providers()?,
             dead_containers: self.dead_containers()?,
+            lock_file: self.lock_file()?,
+            external_cloud_provider: self.fields.0.get("cloud-provider").is_some_and(|name| name == "external"),
             feature_gates: Default::default(),
             configuration,
         };
@@ -342,11 +357,17 @@ pub fn apply(flags: &flags::Node, config: &mut kubelet::Config) -> Result<()> {
     if !idle.is_empty() {
         tracing::info!(fields = idle.join(", "), "fields of the configuration that have no effect here");
     }
+    config.set_log_verbosity = Some(logging::set_verbosity);
+    if logging::verbosity_was_given() {
+        config.log_verbosity = None;
+    }
     let settings = &flags.kubelet;
     config.labels.extend(settings.labels.clone());
     config.pod_admission_hook = settings.pod_admission_hook.clone();
     config.credential_providers = settings.credential_providers.clone();
     config.dead_containers = settings.dead_containers;
+    config.external_cloud_provider = settings.external_cloud_provider;
+    config.lock_file = settings.lock_file.clone();
     if let Some(root) = &settings.root_dir {
         config.root_dir = root.clone();
     }
@@ -452,6 +473,15 @@ mod tests {
         assert_eq!((agent.node.cadvisor_port, agent.node.manifest_server_port), (4194, 7000));
     }
 
+    #[test]
+    fn only_external_cloud_providers_are_waited_for() {
+        let waits = |arguments: &[&str]| parse(arguments).agent().unwrap().node.kubelet.external_cloud_provider;
+        assert_eq!(
+            (waits(&["--cloud-provider=external"]), waits(&["--cloud-provider="]), waits(&[])),
+            (true, false, false)
+        );
+    }
+
     /// Those of upstream's kubelet 1.35, without what it says it has by mistake (cAdvisor's).
     const UPSTREAM: &str = "address allowed-unsafe-sysctls anonymous-auth authentication-token-webhook \
         authentication-token-webhook-cache-ttl authorization-mode authorization-webhook-cache-authorized-ttl \
@@ -502,7 +532,7 @@ mod tests {
             assert_eq!(idle, help.contains("Has no effect"), "--{flag}: {help}");
         }
         for (flag, _, possible, help) in OTHERS {
-            assert_eq!(possible.is_empty(), help.contains("Has no effect"), "--{flag}: {help}");
+            assert!(!possible.is_empty() && *help != "Not to be had", "--{flag} is refused without a reason");
         }
     }
 
@@ -516,7 +546,8 @@ mod tests {
         check(&["--register-with-taints=a"], "--register-with-taints: \"a\" is not KEY=VALUE:EFFECT");
         check(&["--cpu-manager-policy=magic"], "cpuManagerPolicy: magic is not supported");
         check(&["--reserved-memory=0"], "the reserved memory has incorrect format \"0\"");
-        check(&["--cloud-provider=external"], "--cloud-provider: external is not supported");
+        check(&["--cloud-provider=gce"], "--cloud-provider: gce is not supported");
+        check(&["--exit-on-lock-contention"], "cannot exit on lock file contention: no lock file specified");
         check(&["--feature-gates=A=true"], "featureGates: unrecognized feature gate: A");
         let providers = ["--image-credential-provider-config=/nowhere", "--image-credential-provider-bin-dir=/nowhere"];
         check(&providers, "plugin binary directory /nowhere did not exist");

@@ -9,11 +9,11 @@ pub mod component_flags;
 pub mod config_file;
 pub mod controller_flags;
 pub mod controller_manager_flags;
-pub mod dns_flags;
 pub mod everyday_flags;
 pub mod feature_flags;
 pub mod ingress_flags;
 pub mod kubelet_flags;
+pub mod network_flags;
 pub mod passed_on;
 pub mod proxy_flags;
 pub mod registry_flags;
@@ -37,6 +37,7 @@ use proxy::KubeProxyConfiguration;
 
 pub use self::{
     everyday_flags::{Certs, ConfigCommand, Install, Logs, Look, Man, OutputForm, SupportBundle, Uninstall},
+    network_flags::{CniDirectories, LoadBalancerMode, PodNetwork},
     registry_flags::RegistryFlags,
     scheduler_flags::{Scheduler, scheduler_config},
     subcommands::{
@@ -98,7 +99,7 @@ pub enum Command {
     /// Run the service proxy alone, with upstream's flags and its configuration file
     Proxy(Box<Proxy>),
     /// Run cluster DNS alone
-    Dns(dns_flags::Dns),
+    Dns(network_flags::Dns),
     /// Run the ingress alone
     Ingress(IngressAlone),
     /// Look at the nodes that `up --nodes` made on this machine, and disturb them
@@ -270,6 +271,8 @@ pub struct Node {
     /// Who sets up pod networks: our own plugin, or `none` when a foreign one is installed
     #[arg(long, value_name = "PLUGIN", default_value = "minke")]
     pub cni: Choice,
+    #[command(flatten)]
+    pub cni_directories: CniDirectories,
     /// Who enforces NetworkPolicies: ourselves, or `none` when a foreign network plugin does
     /// [default: minke with --cni=minke, else none]
     #[arg(long, value_name = "ENFORCER")]
@@ -332,6 +335,8 @@ pub struct KubeletSettings {
     pub pod_admission_hook: Option<kubelet::HookConfig>,
     pub credential_providers: Option<kubelet::CredentialProviderSettings>,
     pub dead_containers: kubelet::DeadContainerLimits,
+    pub lock_file: Option<kubelet::LockFile>,
+    pub external_cloud_provider: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -444,13 +449,6 @@ pub struct Agent {
     pub service_cidr: Vec<IpNet>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LoadBalancerMode {
-    Nodes,
-    Layer2,
-    None,
-}
-
 /// Our own, or somebody else's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Choice {
@@ -463,21 +461,6 @@ impl Choice {
         match self {
             Self::Minke => "minke",
             Self::None => "none",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PodNetwork {
-    Routes,
-    Vxlan,
-}
-
-impl PodNetwork {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Routes => "routes",
-            Self::Vxlan => "vxlan",
         }
     }
 }
