@@ -16,7 +16,7 @@ pub struct NodeFacts {
     pub ephemeral_bytes: i64,
 }
 
-#[derive(Debug, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DownwardError {
     #[error("fieldPath {0:?} does not support subscript")]
     Subscript(String),

@@ -44,12 +44,20 @@ fn read(root: &Path, path: &str) -> io::Result<String> {
     }
 }
 
+/// What is wrong with a file of values.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid environment variable format at line {line}: {problem}")]
+pub struct EnvFileError {
+    line: usize,
+    problem: &'static str,
+}
+
 /// The value of `key`; `None` when it has none. A file that is wrong before the key has no values at all.
-pub fn value(text: &str, key: &str) -> Result<Option<String>, String> {
+pub fn value(text: &str, key: &str) -> Result<Option<String>, EnvFileError> {
     let blank = [' ', '\t'];
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
-        let wrong = |what: &str| Err(format!("invalid environment variable format at line {}: {what}", number + 1));
+        let wrong = |problem| Err(EnvFileError { line: number + 1, problem });
         let line = line.trim_start_matches(blank);
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -102,7 +110,7 @@ mod tests {
     fn only_what_has_one_meaning_is_a_value() {
         let check = |text: &str, expected: Result<Option<&str>, &str>| match (value(text, "K"), expected) {
             (Ok(found), Ok(wanted)) => assert_eq!(found.as_deref(), wanted, "{text}"),
-            (Err(found), Err(part)) => assert!(found.contains(part), "{text}: {found}"),
+            (Err(found), Err(part)) => assert!(found.to_string().contains(part), "{text}: {found}"),
             (found, wanted) => panic!("{text}: {found:?} instead of {wanted:?}"),
         };
         check("# c\n\nA='1'\n \tK='a # b' # c\n", Ok(Some("a # b")));

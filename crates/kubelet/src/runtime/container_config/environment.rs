@@ -45,8 +45,27 @@ pub fn referenced(container: &Container) -> (Vec<&str>, Vec<&str>) {
     (config_maps, secrets)
 }
 
-/// The environment, or why it cannot be made (which the container's waiting state then shows).
-pub fn environment(context: &Context, container: &Container) -> Result<BTreeMap<String, String>, String> {
+/// Why an environment can't be made: what the container's waiting state shows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnvironmentError {
+    #[error("configmap {0:?} not found")]
+    ConfigMapNotFound(String),
+    #[error("secret {0:?} not found")]
+    SecretNotFound(String),
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    KeyNotFound { kind: &'static str, namespace: String, name: String, key: String },
+    #[error("{0}")]
+    Downward(#[from] downward::DownwardError),
+    #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
+    FileVolume(String),
+    #[error("environment variable key {key:?} not found in file {path:?}")]
+    FileKey { key: String, path: String },
+    /// The pod is told no more than that: what is wrong may be about the host.
+    #[error("couldn't parse env file")]
+    UnreadableFile,
+}
+
+pub fn environment(context: &Context, container: &Container) -> Result<BTreeMap<String, String>, EnvironmentError> {
     let services = service_variables(context);
     let mut variables: BTreeMap<String, String> = BTreeMap::new();
     from_whole_objects(context, container, &mut variables)?;
@@ -73,7 +92,7 @@ fn from_whole_objects(
     context: &Context,
     container: &Container,
     variables: &mut BTreeMap<String, String>,
-) -> Result<(), String> {
+) -> Result<(), EnvironmentError> {
     for source in container.env_from.iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         if let Some(reference) = &source.config_map_ref {
@@ -101,33 +120,42 @@ fn from_whole_objects(
 }
 
 /// `None` when the source is optional and not there.
-fn value_from(context: &Context, container: &Container, source: &EnvVarSource) -> Result<Option<String>, String> {
-    let namespace = pod_spec::namespace(context.pod);
-    let found = |value: Result<Option<String>, String>, optional: Option<bool>, missing: String| match value {
+fn value_from(
+    context: &Context,
+    container: &Container,
+    source: &EnvVarSource,
+) -> Result<Option<String>, EnvironmentError> {
+    let found = |value: Result<Option<String>, _>, optional: Option<bool>, missing| match value {
         Ok(Some(value)) => Ok(Some(value)),
         Ok(None) | Err(_) if optional == Some(true) => Ok(None),
         Ok(None) => Err(missing),
         Err(error) => Err(error),
     };
+    let missing = |kind, name: &str, key: &str| EnvironmentError::KeyNotFound {
+        kind,
+        namespace: pod_spec::namespace(context.pod).into(),
+        name: name.into(),
+        key: key.into(),
+    };
     if let Some(field) = &source.field_ref {
         let path = &field.field_path;
         let value = downward::field(context.pod, path, context.pod_ips, context.host_ips);
-        return value.map(Some).map_err(|error| error.to_string());
+        return Ok(Some(value?));
     }
     if let Some(resource) = &source.resource_field_ref {
         let value = downward::resource(context.pod, Some(container), resource, context.node);
-        return value.map(Some).map_err(|error| error.to_string());
+        return Ok(Some(value?));
     }
     if let Some(reference) = &source.config_map_key_ref {
         let (name, key) = (&reference.name, &reference.key);
         let value = config_map(context, name).map(|map| map.data.as_ref().and_then(|data| data.get(key)).cloned());
-        return found(value, reference.optional, format!("couldn't find key {key} in ConfigMap {namespace}/{name}"));
+        return found(value, reference.optional, missing("ConfigMap", name, key));
     }
     if let Some(reference) = &source.secret_key_ref {
         let (name, key) = (&reference.name, &reference.key);
         let text = |bytes: &k8s_openapi::ByteString| String::from_utf8_lossy(&bytes.0).into_owned();
         let value = secret(context, name).map(|s| s.data.as_ref().and_then(|data| data.get(key)).map(text));
-        return found(value, reference.optional, format!("couldn't find key {key} in Secret {namespace}/{name}"));
+        return found(value, reference.optional, missing("Secret", name, key));
     }
     if let Some(reference) = &source.file_key_ref {
         return from_file(context, &reference.volume_name, &reference.path, &reference.key, reference.optional);
@@ -141,36 +169,37 @@ fn from_file(
     path: &str,
     key: &str,
     optional: Option<bool>,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, EnvironmentError> {
     let read = context
         .files
         .get(&(volume.to_string(), path.to_string()))
-        .ok_or_else(|| format!("cannot find the volume {volume:?} referenced by FileKeyRef"))?;
+        .ok_or_else(|| EnvironmentError::FileVolume(volume.into()))?;
     let text = match read {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && optional == Some(true) => return Ok(None),
-        Err(error) => return Err(unreadable(context, volume, path, &error.to_string())),
+        Err(error) => return Err(unreadable(context, volume, path, error)),
     };
     match env_file::value(text, key) {
         Ok(Some(value)) => Ok(Some(value)),
         Ok(None) if optional == Some(true) => Ok(None),
-        Ok(None) => Err(format!("environment variable key {key:?} not found in file {path:?}")),
+        Ok(None) => Err(EnvironmentError::FileKey { key: key.into(), path: path.into() }),
         Err(error) => Err(unreadable(context, volume, path, &error)),
     }
 }
 
-/// The pod is told no more than that: what is wrong may be about the host.
-fn unreadable(context: &Context, volume: &str, path: &str, error: &str) -> String {
-    tracing::warn!(pod = pod_spec::display(context.pod), volume, path, error, "failed to read an environment file");
-    "couldn't parse env file".into()
+fn unreadable(context: &Context, volume: &str, path: &str, error: &dyn std::error::Error) -> EnvironmentError {
+    tracing::warn!(pod = pod_spec::display(context.pod), volume, path, %error, "failed to read an environment file");
+    EnvironmentError::UnreadableFile
 }
 
-fn config_map(context: &Context, name: &str) -> Result<Arc<ConfigMap>, String> {
-    context.references.config_maps.get(name).cloned().flatten().ok_or_else(|| format!("configmap {name:?} not found"))
+fn config_map(context: &Context, name: &str) -> Result<Arc<ConfigMap>, EnvironmentError> {
+    let found = context.references.config_maps.get(name).cloned().flatten();
+    found.ok_or_else(|| EnvironmentError::ConfigMapNotFound(name.into()))
 }
 
-fn secret(context: &Context, name: &str) -> Result<Arc<Secret>, String> {
-    context.references.secrets.get(name).cloned().flatten().ok_or_else(|| format!("secret {name:?} not found"))
+fn secret(context: &Context, name: &str) -> Result<Arc<Secret>, EnvironmentError> {
+    let found = context.references.secrets.get(name).cloned().flatten();
+    found.ok_or_else(|| EnvironmentError::SecretNotFound(name.into()))
 }
 
 fn service_variables(context: &Context) -> BTreeMap<String, String> {
@@ -252,7 +281,7 @@ mod tests {
         };
         let result = environment(&context, &container);
         match expected {
-            Err(error) => assert_eq!(result, Err(error.to_string())),
+            Err(error) => assert_eq!(result.map_err(|error| error.to_string()), Err(error.to_string())),
             Ok(expected) => {
                 let result = result.unwrap();
                 for (name, value) in expected {

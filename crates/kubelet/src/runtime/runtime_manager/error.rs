@@ -8,7 +8,9 @@ use api::ApiError;
 
 use super::{hooks::HookError, host_dns::HostDnsError};
 use crate::{
-    images::image_manager::ImageError, pod::pod_status::WaitingReason, runtime::user_namespaces::UserNamespaceError,
+    images::image_manager::ImageError,
+    pod::pod_status::WaitingReason,
+    runtime::{container_config::environment::EnvironmentError, user_namespaces::UserNamespaceError},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +67,7 @@ pub enum ContainerConfigError {
     #[error("{0}")]
     Files(String),
     #[error("{0}")]
-    Environment(String),
+    Environment(#[from] EnvironmentError),
     #[error("{0}")]
     Mounts(String),
     #[error("{0}")]
