@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 const IMAGE: &str = "minke.local/demo:1";
+/// Where its server listens.
+const PORT: u16 = 8080;
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 const SINGLE: usize = 20;
 const MANY: usize = 80;
 const ROUNDS: u32 = 3;
@@ -39,6 +42,7 @@ async fn main() -> Result<()> {
     let pods = informers.informer::<Pod>();
     pods.synced().await;
     figures.single(&pods).await?;
+    figures.probed(&pods).await?;
     figures.many(&pods).await?;
     std::fs::remove_dir_all(&figures.logs)?;
     stop.cancel();
@@ -143,19 +147,71 @@ impl Figures {
     }
 
     async fn pod_up(&self, pods: &Informer<Pod>, name: &str) -> Result<Duration> {
+        let began = self.env.monotonic();
+        self.pod_until(pods, name, json!({ "name": "main", "image": IMAGE }), is_running).await?;
+        Ok(self.env.monotonic() - began)
+    }
+
+    /// Makes a pod and waits until it is as it should be.
+    async fn pod_until(
+        &self,
+        pods: &Informer<Pod>,
+        name: &str,
+        container: Value,
+        done: fn(&Pod) -> bool,
+    ) -> Result<()> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": { "name": name, "namespace": "default" },
-            "spec": { "terminationGracePeriodSeconds": 5, "containers": [{ "name": "main", "image": IMAGE }] },
+            "spec": { "terminationGracePeriodSeconds": 5, "containers": [container] },
         }))?;
         let mut changes = pods.subscribe();
-        let began = self.env.monotonic();
         self.client.namespaced::<Pod>("default").create(&pod).await?;
         while let Some(change) = changes.next().await {
-            if change.new.is_some_and(|pod| pod.metadata.name.as_deref() == Some(name) && is_running(&pod)) {
+            if change.new.is_some_and(|pod| pod.metadata.name.as_deref() == Some(name) && done(&pod)) {
                 break;
             }
         }
-        Ok(self.env.monotonic() - began)
+        Ok(())
+    }
+
+    /// Pods with a readiness probe every 10 s, one after the other: how long they answer before they are Ready.
+    async fn probed(&self, pods: &Informer<Pod>) -> Result<()> {
+        let probe = json!({ "httpGet": { "port": PORT }, "periodSeconds": 10 });
+        let mut late = Vec::new();
+        for number in 0..SINGLE {
+            let name = format!("probed-{number}");
+            let container = json!({ "name": "main", "image": IMAGE, "readinessProbe": probe });
+            let ready = async {
+                self.pod_until(pods, &name, container, is_ready).await?;
+                anyhow::Ok(self.env.monotonic())
+            };
+            let (answers, ready) = tokio::try_join!(self.answers(&name), ready)?;
+            late.push(ready.saturating_sub(answers));
+            self.pod_down(pods, &name).await?;
+        }
+        row("probe can succeed to Ready, p50", milliseconds(percentile(&late, 50)), "");
+        row("probe can succeed to Ready, p99", milliseconds(percentile(&late, 99)), "<= 100 ms");
+        Ok(())
+    }
+
+    /// When the pod's server first takes a connection, asked of it alone.
+    async fn answers(&self, name: &str) -> Result<Duration> {
+        let named = [("io.kubernetes.pod.name".to_string(), name.to_string())].into();
+        let filter = v1::PodSandboxFilter { label_selector: named, ..Default::default() };
+        let address = loop {
+            if let Some(sandbox) = self.runtime.list_pod_sandboxes(Some(filter.clone())).await?.first() {
+                let status = self.runtime.pod_sandbox_status(&sandbox.id, false).await?.status;
+                let ip = status.and_then(|status| status.network).map(|network| network.ip).unwrap_or_default();
+                if !ip.is_empty() {
+                    break ip;
+                }
+            }
+            self.env.sleep(LOOK_INTERVAL).await;
+        };
+        while tokio::net::TcpStream::connect((address.as_str(), PORT)).await.is_err() {
+            self.env.sleep(LOOK_INTERVAL).await;
+        }
+        Ok(self.env.monotonic())
     }
 
     /// From the end of the container's process to the end of the object.
@@ -269,4 +325,9 @@ impl Figures {
 
 fn is_running(pod: &Pod) -> bool {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
