@@ -11,6 +11,7 @@ mod matching;
 mod protection;
 mod reclaim;
 mod recycler;
+mod selinux_warning;
 mod volume_metrics;
 
 pub use attach_detach::make as make_attach_detach;
@@ -21,3 +22,4 @@ pub use local_storage::{LocalStorage, make as make_local_storage};
 pub use protection::{
     make_claims as make_claim_protection, make_classes as make_class_protection, make_volumes as make_volume_protection,
 };
+pub use selinux_warning::make as make_selinux_warning;

@@ -1,6 +1,7 @@
 //! Claims that fill themselves: local storage from the chosen node to the directory that nobody needs any more.
 
 mod reclaim;
+mod selinux;
 
 use client::{ListParams, Patch};
 use controllers::{Config, LocalStorage};
