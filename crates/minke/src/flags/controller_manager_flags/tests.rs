@@ -23,7 +23,7 @@ fn only_controllers_that_there_are_can_be_chosen() {
     let kubeadm = check(&["*", "bootstrapsigner", "tokencleaner", "-nodeipam"]).unwrap();
     assert_eq!(kubeadm, ["*", "bootstrap-signer-controller", "token-cleaner-controller", "-node-ipam-controller"]);
     assert_eq!(check(&["*", "-route"]).unwrap(), ["*"]);
-    assert!(check(&["selinux-warning-controller"]).unwrap_err().to_string().contains("is not built"));
+    assert!(check(&["device-taint-eviction-controller"]).unwrap_err().to_string().contains("is not built"));
     for (alias, name) in ALIASES {
         assert!(controllers::names().any(|one| one == *name), "{alias}: {name}");
     }
