@@ -83,15 +83,15 @@ impl Storage {
         self.repository(name).join("tags").join(tag)
     }
 
-    /// Beside its place first, then in it.
+    /// Beside its place first, then in it, and there after a power cut.
     pub fn put(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
+        let directory = path.parent().unwrap_or(&self.root);
+        make_directory(directory)?;
         let mut file = tempfile::NamedTempFile::new_in(self.uploads())?;
         io::Write::write_all(&mut file, content)?;
         file.as_file().sync_all()?;
-        file.persist(path).map(drop).map_err(|error| error.error)
+        file.persist(path).map_err(|error| error.error)?;
+        sync_directory(directory)
     }
 
     pub fn blob_size(&self, digest: &Digest) -> Result<u64, Problem> {
@@ -217,6 +217,24 @@ impl Storage {
             Some(descriptor)
         };
         self.manifests(name).into_iter().filter_map(of).collect()
+    }
+}
+
+/// The names in it are kept.
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    fs::File::open(directory)?.sync_all()
+}
+
+/// With all that it is in, each kept before what is in it.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let Some(parent) = directory.parent() else { return Ok(()) };
+    make_directory(parent)?;
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => sync_directory(parent),
     }
 }
 

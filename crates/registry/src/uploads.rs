@@ -9,7 +9,11 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::io::AsyncWriteExt;
 
-use crate::{answers::Problem, digest::Digest, storage::Storage};
+use crate::{
+    answers::Problem,
+    digest::Digest,
+    storage::{Storage, sync_directory},
+};
 
 /// Nobody goes on with one that is older.
 const UPLOAD_AGE_MAX: Duration = Duration::from_secs(86_400);
@@ -107,7 +111,8 @@ impl Storage {
             return Err(Problem::DigestInvalid);
         }
         fs::File::open(&path)?.sync_all()?;
-        Ok(fs::rename(&path, self.blob(digest))?)
+        fs::rename(&path, self.blob(digest))?;
+        Ok(sync_directory(&self.blobs())?)
     }
 
     pub fn cancel_upload(&self, turn: &UploadTurn) -> Result<(), Problem> {
