@@ -79,7 +79,9 @@ impl Settings {
         let mut uncovered: BTreeSet<&str> = usage.keys().map(String::as_str).filter(is_limited).collect();
         for quota in quotas.iter().filter(|quota| quota.spec.as_ref().is_none_or(|spec| subject.covered(spec))) {
             let hard = quota.status.iter().flat_map(|status| status.hard.iter().flatten());
-            hard.for_each(|(name, _)| drop(uncovered.remove(name.as_str())));
+            for (name, _) in hard {
+                uncovered.remove(name.as_str());
+            }
         }
         if !uncovered.is_empty() {
             let names = Vec::from_iter(uncovered).join(",");

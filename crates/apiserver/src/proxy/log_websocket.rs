@@ -12,7 +12,11 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::{
     WebSocketStream,
-    tungstenite::{Error, Message, handshake::derive_accept_key, protocol::Role},
+    tungstenite::{
+        Error, Message,
+        handshake::derive_accept_key,
+        protocol::{Role, WebSocketConfig},
+    },
 };
 
 use api::{ApiError, Reason};
@@ -23,6 +27,8 @@ use crate::request::{body::Body, call::Call};
 const PROTOCOLS: [(&str, bool); 3] = [("", false), ("binary.k8s.io", false), ("base64.binary.k8s.io", true)];
 /// No message is larger, as upstream's.
 const MESSAGE_BYTES_MAX: usize = 2048;
+/// Of a client's messages, which say nothing.
+const IGNORED_BYTES_MAX: usize = 64 << 10;
 
 pub fn is_asked_for(call: &Call) -> bool {
     call.wants_upgrade() && call.header(header::UPGRADE).eq_ignore_ascii_case("websocket")
@@ -66,7 +72,9 @@ async fn copy<E>(
     mut log: impl futures::Stream<Item = Result<Bytes, E>> + Unpin,
     is_text: bool,
 ) {
-    let socket = WebSocketStream::from_raw_socket(client, Role::Server, None).await;
+    let limits = WebSocketConfig::default().max_message_size(Some(IGNORED_BYTES_MAX));
+    let limits = limits.max_frame_size(Some(IGNORED_BYTES_MAX));
+    let socket = WebSocketStream::from_raw_socket(client, Role::Server, Some(limits)).await;
     let (mut messages, mut received) = socket.split();
     let sending = async {
         // Says that the log begins, though there may be nothing in it yet.
@@ -113,6 +121,12 @@ mod tests {
         };
         check(false, &[message(b"", false), message(b"one\n", false), message(&[b'x'; 2048], false)]).await;
         check(true, &[Message::text(""), Message::text("b25lCg==")]).await;
+        // A client that announces a message of a gigabyte is hung up on.
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        let copying = env::spawn(copy(server, futures::stream::pending::<Result<Bytes, std::io::Error>>(), false));
+        let head = [0x82, 0xff, 0, 0, 0, 0, 0x40, 0, 0, 0, 1, 2, 3, 4];
+        tokio::io::AsyncWriteExt::write_all(&mut client, &head).await.unwrap();
+        env::timeout(std::time::Duration::from_secs(60), copying).await.expect("it ends").unwrap();
         assert_eq!(protocol("v4.channel.k8s.io, base64.binary.k8s.io"), Some(("base64.binary.k8s.io", true)));
         assert_eq!((protocol(""), protocol("v4.channel.k8s.io")), (Some(("", false)), None));
     }
