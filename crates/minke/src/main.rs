@@ -9,6 +9,7 @@ mod commands;
 mod components;
 mod control_plane;
 mod flags;
+mod log_rotation;
 mod logging;
 mod network;
 mod node;
