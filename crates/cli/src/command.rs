@@ -100,6 +100,8 @@ impl Invocation {
                         command = found;
                         path = format!("{path} {}", found.name);
                         matches.declare(found.flags);
+                        // Flags of the command above are its own: `create --edit`, but not `create configmap --edit`.
+                        tables.truncate(2);
                         tables.push(found.flags);
                     }
                     _ if help => {}

@@ -8,6 +8,10 @@ pub trait SourceFiles {
     fn read(&self, path: &str) -> Result<Vec<u8>, String>;
     /// Names of the regular files in a directory in order; none if the path is no directory.
     fn directory(&self, path: &str) -> Option<Vec<String>>;
+    /// Whether a kustomization may only read what is beside or below it.
+    fn keeps_below(&self) -> bool {
+        true
+    }
 }
 
 /// The file system.
@@ -32,6 +36,23 @@ impl SourceFiles for Disk {
         let mut names: Vec<String> = files.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort();
         Some(names)
+    }
+}
+
+/// The file system for whoever trusts the kustomizations.
+pub struct WholeDisk;
+
+impl SourceFiles for WholeDisk {
+    fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        Disk.read(path)
+    }
+
+    fn directory(&self, path: &str) -> Option<Vec<String>> {
+        Disk.directory(path)
+    }
+
+    fn keeps_below(&self) -> bool {
+        false
     }
 }
 

@@ -339,8 +339,8 @@ fn impersonation(user: &Entry, matches: &Matches, headers: &mut Vec<(HeaderName,
     };
     if name.is_empty() {
         if !groups.is_empty() || !uid.is_empty() || matches.changed("as-user-extra") {
-            return Err(Failure::Plain(format!(
-                "Error in configuration: requesting uid, groups or user-extra for {} without impersonating a user",
+            return Err(Failure::message(format!(
+                "requesting uid, groups or user-extra for {} without impersonating a user",
                 user.name
             )));
         }

@@ -15,8 +15,7 @@ pub fn usable(user: &Entry, cluster: &Entry) -> Result<()> {
     problems.extend(of_cluster(cluster));
     match problems.as_slice() {
         [] => Ok(()),
-        // A contradiction is the configuration's as a whole.
-        [one] => Err(Failure::Plain(format!("Error in configuration: {one}"))),
+        [one] => Err(Failure::message(one.clone())),
         many => Err(Failure::Plain(format!("Error in configuration: \n* {}", many.join("\n* ")))),
     }
 }

@@ -83,6 +83,10 @@ async fn view(session: &Session, matches: &Matches) -> Result<()> {
     let mut selection = Selection::of(session, matches)?;
     selection.latest = true;
     for info in selection.all_or_nothing(session).await? {
+        // An object without one has nothing to show.
+        if last_applied(&info.object).is_none() {
+            continue;
+        }
         let value = configuration(&info)?;
         match output {
             "json" => session.output.print(&format!("{}\n", crate::template::go_format::json_indent(&value, "  "))),

@@ -14,7 +14,7 @@ use crate::{
     generate::{
         environment_list::{Sources, list_environment, references},
         rbac::Subjects,
-        set,
+        resource_list, set,
     },
     printers::{
         Operation, PRINT,
@@ -133,7 +133,7 @@ type Edit<'a> = &'a dyn Fn(&mut Value) -> std::result::Result<(), String>;
 struct Job<'a> {
     /// `image updated`.
     done: &'static str,
-    /// Stands before what the server has against it.
+    /// Stands before what the server has against it; without it, no object is named in what is wrong with it either.
     refused: &'static str,
     edit: Edit<'a>,
     /// Whether objects that stay as they are are sent and spoken of.
@@ -174,7 +174,10 @@ async fn change_all(
         let mut wanted = info.object.clone();
         if let Err(why) = (job.edit)(&mut wanted) {
             let kind = if matches.bool("local") { &info.resource.singular } else { &info.resource.name };
-            failures.push(Failure::Message(format!("error: {kind}/{} {why}\n", info.name)));
+            failures.push(Failure::Message(match job.refused {
+                "" => why,
+                _ => format!("error: {kind}/{} {why}\n", info.name),
+            }));
             continue;
         }
         let unchanged = wanted == info.object && required_version(matches).is_none();
@@ -344,6 +347,9 @@ async fn resources(session: &Session, matches: &Matches) -> Result<()> {
     let pattern = matches.str("containers").to_string();
     let infos = selected(session, matches, &matches.args).await?;
     let mut failures = Vec::new();
+    for amounts in [&limits, &requests] {
+        resource_list(amounts).map_err(Failure::Message)?;
+    }
     for info in &infos {
         let mut object = info.object.clone();
         if set::pod_spec(&mut object).is_ok_and(|spec| set::containers(spec, &pattern, true).is_empty()) {
@@ -362,9 +368,6 @@ async fn selector(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("one selector is required"));
     };
     let infos = selected(session, matches, &objects).await?;
-    for info in &infos {
-        set::selector(&mut info.object.clone(), text).map_err(Failure::Message)?;
-    }
     let edit = |object: &mut Value| set::selector(object, text);
     let job = Job { done: "selector updated", refused: "", edit: &edit, unchanged_too: true };
     change_all(session, matches, infos, Vec::new(), job).await
@@ -387,6 +390,7 @@ async fn subject(session: &Session, matches: &Matches) -> Result<()> {
         return Err(Failure::message("you must specify at least one value of user, group or serviceaccount"));
     }
     let subjects = Subjects { users: &users, groups: &groups, service_accounts: &accounts };
+    subjects.to_values().map_err(Failure::Message)?;
     let infos = selected(session, matches, &matches.args).await?;
     let edit = |object: &mut Value| set::subject(object, &subjects).map(drop);
     let refused = "failed to patch subjects to rolebinding: ";

@@ -30,6 +30,9 @@ const DUMP_FLAGS: &[Flag] = &[
     string("output", "json", "json or yaml").short('o'),
     string("output-directory", "", "Directory to write to; - or empty is standard output"),
     duration("pod-running-timeout", "20s", "How long to wait for a pod"),
+    boolean("allow-missing-template-keys", "true", "").hidden(),
+    boolean("show-managed-fields", "false", "").hidden(),
+    string("template", "", "").hidden(),
 ];
 
 static DUMP: Command = Command {

@@ -5,15 +5,29 @@
 use crate::{
     command::Command,
     failure::{Failure, Result},
-    flags::{Flag, Matches, string},
-    generate::source_files::Disk,
+    flags::{Flag, Matches, array, boolean, string},
+    generate::source_files::{Disk, WholeDisk},
     kustomize,
     printers::yaml,
     run,
     session::Session,
 };
 
-const FLAGS: &[Flag] = &[string("output", "", "File to write instead of printing").short('o')];
+const FLAGS: &[Flag] = &[
+    boolean("as-current-user", "false", "Run functions as the current user; there are none here"),
+    boolean("enable-alpha-plugins", "false", "Functions and exec plugins; refused, as they are left out here"),
+    boolean("enable-helm", "false", "Charts; refused, as they are left out here"),
+    array("env", "Variable of functions; there are none here").short('e'),
+    array("helm-api-versions", "API versions for charts; there are none here"),
+    string("helm-command", "helm", "Program for charts; there are none here"),
+    boolean("helm-debug", "false", "Output of the program for charts; there are none here"),
+    string("helm-kube-version", "", "Version for charts; there are none here"),
+    string("load-restrictor", "LoadRestrictionsRootOnly", "LoadRestrictionsNone: files may lie elsewhere"),
+    array("mount", "Mount of functions; there are none here"),
+    boolean("network", "false", "Network for functions; there are none here"),
+    string("network-name", "bridge", "Network of functions; there are none here"),
+    string("output", "", "File to write instead of printing").short('o'),
+];
 
 pub static COMMAND: Command = Command {
     name: "kustomize",
@@ -46,8 +60,23 @@ async fn run(session: &Session, matches: &Matches) -> Result<()> {
         [directory] => directory,
         _ => return Err(Failure::message("specify one path to kustomization.yaml")),
     };
+    for flag in ["enable-alpha-plugins", "enable-helm"] {
+        if matches.bool(flag) {
+            return Err(Failure::message(format!("--{flag} is not supported: functions and charts are left out")));
+        }
+    }
+    let restrictor = matches.str("load-restrictor");
+    if !["LoadRestrictionsRootOnly", "LoadRestrictionsNone"].contains(&restrictor) {
+        return Err(Failure::message(format!(
+            "illegal flag value --load-restrictor {restrictor}; legal values: [LoadRestrictionsRootOnly LoadRestrictionsNone]"
+        )));
+    }
     must_be_there(directory)?;
-    let built = kustomize::build(directory, &Disk).map_err(Failure::message)?;
+    let built = match restrictor {
+        "LoadRestrictionsNone" => kustomize::build(directory, &WholeDisk),
+        _ => kustomize::build(directory, &Disk),
+    };
+    let built = built.map_err(Failure::message)?;
     for warning in &built.warnings {
         session.output.warn(warning);
     }

@@ -54,6 +54,7 @@ struct Source {
 }
 
 async fn logs(session: &Session, matches: &Matches) -> Result<()> {
+    check_time(matches)?;
     let selector = matches.str("selector");
     let (words, mut container) = match (matches.args.as_slice(), selector) {
         ([], "") => return Err(Failure::usage(USAGE)),
@@ -165,6 +166,11 @@ fn check(matches: &Matches, container: &str) -> Result<()> {
     if matches.bool("previous") && matches.bool("follow") {
         return Err(Failure::message("only one of follow (-f) or previous (-p) is allowed"));
     }
+    Ok(())
+}
+
+/// Before anything is asked of the server.
+fn check_time(matches: &Matches) -> Result<()> {
     if let Some(text) = matches.opt("since-time") {
         text.parse::<jiff::Timestamp>().map_err(|_| {
             // Go names what it could not go on with; of most wrong times that is all of it.

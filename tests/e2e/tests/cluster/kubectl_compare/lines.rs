@@ -1,18 +1,8 @@
-//! Our kubectl against stock kubectl 1.35: the same command lines on the same cluster, output and exit code compared.
-//! Ages, times and identities are made equal first; everything else must be.
-
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
-
-use e2e::{Kubectl, minke};
-
-use crate::kubectl;
+//! The command lines that our kubectl and stock kubectl must answer alike.
+//! `FILE` stands for a manifest, `DIR` for the directory of `documents`.
 
 /// Each program runs them in a namespace of its own, so a line may change what later ones look at.
-const LINES: &[&str] = &[
+pub const LINES: &[&str] = &[
     "get pods",
     "get deploy",
     "get nodes",
@@ -478,106 +468,107 @@ const LINES: &[&str] = &[
     "alpha kuberc view --kuberc=/nothere",
     "get cm --kuberc=/nothere",
     "get cm --kuberc=",
+    // Changes that stay, what they refuse, and what comes of them.
+    "create sa robot",
+    "create token robot --bound-object-kind=Nope --bound-object-name=x",
+    "create token robot --bound-object-name=x",
+    "create token robot --dry-run=client",
+    "label cm conf odd!=x",
+    "label cm --all x=y",
+    "label -f FILE x=y --local -o name",
+    "label cm conf x=y --local",
+    "annotate cm conf x=y --local",
+    "annotate cm --all m=1 --dry-run=server",
+    "set image deploy/web nope=x",
+    "set image deploy/web c=",
+    "set image cm/conf c=x",
+    "set image cm/conf deploy/web c=example.test/second",
+    "set image deploy/web c=example.test/second",
+    "set env deploy/web A=b C=d",
+    "set env deploy/web --list",
+    "set env deploy/web --list --all",
+    "set env deploy/web A-",
+    "set env cm/conf A=b",
+    "set resources deploy web -c=nope --limits=cpu=1",
+    "set resources deploy web --limits=cpu=1,memory=1Gi --requests=cpu=100m",
+    "set resources deploy web --limits=cpu=0",
+    "set serviceaccount deploy web robot",
+    "set serviceaccount deploy web robot",
+    "set serviceaccount cm conf robot",
+    "set selector svc front app=web",
+    "create rolebinding rb --clusterrole=view --user=u",
+    "set subject rolebinding rb --user=v --group=g --serviceaccount=default:x",
+    "set subject rolebinding rb --serviceaccount=x",
+    "get rolebinding rb -o jsonpath={.subjects}",
+    "rollout status deploy/web",
+    "rollout history deploy/web",
+    "rollout undo deploy/web --dry-run=server",
+    "rollout undo deploy/web",
+    "rollout restart deploy/web --dry-run=client",
+    "rollout restart cm/conf",
+    "rollout history cm/conf",
+    "scale -f FILE --replicas=0",
+    "scale deploy/web cm/conf --replicas=0",
+    "scale deploy -l app=nope --replicas=0",
+    "top pod nope -l a=b",
+    "top pods --sort-by=nope",
+    "taint nodes --all a=b:NoSchedule a=c:NoSchedule --dry-run=client",
+    "taint nodes --all a=b",
+    "taint nodes --all bad!=b:NoSchedule",
+    "taint nodes --all a=b!:NoSchedule",
+    "taint nodes --all a=b=c:NoSchedule",
+    "taint nodes --all a:b:c",
+    "drain nope",
+    "certificate nope",
+    "debug svc/front --image=x",
+    "events --for=nope/x",
+    "port-forward nope 70000",
+    "cp FILE nope:",
+    "cp a b",
+    "cp nofile nope:/tmp",
+    "logs nope --since-time=nope",
+    "logs nope --since=1h --since-time=2020-01-01T00:00:00Z",
+    "create configmap envs --from-env-file=DIR/variables",
+    "get cm envs -o jsonpath={.data}",
+    "create secret generic sec --from-env-file=FILE",
+    "create secret generic sec --from-file=nope",
+    "create secret tls t --cert=nope --key=nope",
+    "create cronjob cj --image=i --schedule=@daily --restart=OnFailure",
+    "create job j2 --from=cronjob/cj --dry-run=client -o jsonpath={.metadata.annotations}",
+    "apply -f FILE --server-side --field-manager=other",
+    "apply -f FILE --applyset=nope",
+    "apply set-last-applied -f FILE",
+    "apply view-last-applied svc/front -o json",
+    "kustomize nope",
+    "kustomize DIR",
+    "get cm conf --cluster=nope",
+    "get cm conf --user=nope",
+    "get cm conf --request-timeout=x",
+    "get cm conf --server=https://no-such-host.invalid",
+    "get cm conf --server=ftp://a",
+    "get cm conf --tls-server-name=nope.test",
+    "get cm conf --as=nobody",
+    "get cm conf --token=bad",
+    "create -f DIR/indent.yaml",
+    "create -f DIR/tab.yaml",
+    "create -f DIR/open.yaml",
+    "create -f DIR/quote.yaml",
+    "create -f DIR/colon.yaml",
+    "create -f DIR/list.yaml",
+    "create -f DIR/text.yaml",
+    "create -f DIR/empty.yaml",
+    "create -f DIR/nokind.yaml",
+    "create -f DIR/noversion.yaml",
+    "create -f DIR/number.yaml",
+    "create -f DIR/field.yaml",
+    "create -f DIR/field.yaml --validate=warn",
+    "create -f DIR/labels.yaml",
+    "create -f DIR/alias.yaml",
+    "create -f DIR/at.yaml",
+    "create -f DIR/bracket.yaml",
+    "create -f DIR/block.yaml",
+    "create -f DIR/mix.yaml",
+    "create -f DIR/escape.yaml",
+    "create -f DIR/short.json",
+    "create -f DIR/second.yaml --dry-run=client",
 ];
-
-const MANIFEST: &str = "apiVersion: v1
-kind: ConfigMap
-metadata: {name: conf, labels: {team: blue}}
-data: {a: b}
----
-apiVersion: v1
-kind: Service
-metadata: {name: front}
-spec: {selector: {app: web}, clusterIP: None, ports: [{port: 80}]}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: c, image: example.test/none}]}
-";
-
-const SHARED_RETRIES: usize = 5;
-
-pub fn stock() -> PathBuf {
-    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/kubectl-1.35");
-    assert!(clients.exists(), "stock kubectl is missing: tools/install test");
-    clients
-}
-
-/// Runs a line; its exit code and everything it printed, with what may differ made equal.
-fn run(kubectl: &Kubectl, line: &str, file: &str) -> String {
-    let words: Vec<&str> = line.split(' ').map(|word| if word == "FILE" { file } else { word }).collect();
-    let output = kubectl.command(&words).stdin(Stdio::null()).output().expect("kubectl runs");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    format!("exit {:?}\n{}{}", output.status.code(), same(&text(&output.stdout)), same(&text(&output.stderr)))
-}
-
-/// Without ages, times, versions of objects, and how far columns stand apart because of them.
-fn same(text: &str) -> String {
-    let is_age = |word: &str| {
-        word.ends_with(['s', 'm', 'h', 'd'])
-            && word.chars().all(|c| c.is_ascii_digit() || "smhd".contains(c))
-            && word.starts_with(|c: char| c.is_ascii_digit())
-    };
-    let is_time = |word: &str| {
-        let word = word.trim_matches(['"', ',', '\'']);
-        word.len() >= 20 && word.ends_with('Z') && word.as_bytes()[10] == b'T'
-    };
-    let is_uid = |word: &str| word.len() >= 36 && word.matches('-').count() == 4 && !word.contains('/');
-    let lines = text.lines().filter(|line| !line.contains("memcache.go") && !line.contains("resourceVersion"));
-    // The other program's name, and diff's temporary files.
-    let lines =
-        lines.filter(|line| !line.starts_with("--- ") && !line.starts_with("+++ ") && !line.starts_with("diff "));
-    let line = |line: &str| -> String {
-        let line = line.replace("kubectl-1.35", "kubectl");
-        let words = line
-            .split_whitespace()
-            .map(|word| if is_age(word) || is_time(word) || is_uid(word) { "AGE" } else { word });
-        words.collect::<Vec<_>>().join(" ")
-    };
-    lines.map(|l| format!("{}\n", line(l))).collect()
-}
-
-#[test]
-fn command_lines_end_as_with_stock_kubectl() {
-    let folder = tempfile::tempdir().expect("a directory");
-    let link = folder.path().join("kubectl");
-    std::os::unix::fs::symlink(std::fs::canonicalize(minke()).expect("minke"), &link).expect("a link");
-    let file = folder.path().join("objects.yaml");
-    std::fs::write(&file, MANIFEST).expect("a file");
-    let file = file.display().to_string();
-    let (ours, stocks) = (kubectl().namespace("ours"), kubectl().namespace("stock"));
-    for ns in [&ours, &stocks] {
-        ns.run(&["wait", "--for=create", "configmap/kube-root-ca.crt"]);
-    }
-    // Times of creation have seconds: what the namespaces came with is older than what follows, in both.
-    std::thread::sleep(Duration::from_millis(1100));
-    for ns in [&ours, &stocks] {
-        ns.run(&["apply", "-f", &file]);
-        ns.run(&["rollout", "status", "deploy/web"]);
-    }
-    let mut different = Vec::new();
-    for line in LINES {
-        let both = || {
-            let found = run(&ours.with_program(&link), line, &file).replace(&ours.name, "NS");
-            (found, run(&stocks.with_program(&stock()), line, &file).replace(&stocks.name, "NS"))
-        };
-        let (mut found, mut wanted) = both();
-        // What belongs to the whole cluster may have changed from one to the other: other tests run beside this one.
-        for _ in 0..SHARED_RETRIES {
-            if found == wanted || !["get nodes", "api-"].iter().any(|shared| line.starts_with(shared)) {
-                break;
-            }
-            (found, wanted) = both();
-        }
-        if found != wanted {
-            different.push(format!("== kubectl {line}\n-- ours\n{found}-- stock\n{wanted}"));
-        }
-    }
-    assert!(different.is_empty(), "{} of {} lines differ\n{}", different.len(), LINES.len(), different.join("\n"));
-}

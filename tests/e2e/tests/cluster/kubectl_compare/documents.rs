@@ -1,0 +1,26 @@
+//! Documents that are wrong, or that no manifest would be; `DIR` in a command line is where they lie.
+
+pub const DOCUMENTS: &[(&str, &str)] = &[
+    ("variables", "A=1\nB=two words\n# none\n\nC\n"),
+    ("indent.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: x\ndata:\n  a: b\n c: d\n"),
+    ("tab.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n\tname: x\n"),
+    ("open.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x\ndata: {}\n"),
+    ("quote.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"x}\n"),
+    ("colon.yaml", "a: b: c\n"),
+    ("list.yaml", "- a\n- b\n"),
+    ("text.yaml", "just text\n"),
+    ("empty.yaml", ""),
+    ("nokind.yaml", "apiVersion: v1\nmetadata: {name: x}\n"),
+    ("noversion.yaml", "kind: ConfigMap\nmetadata: {name: x}\n"),
+    ("number.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: 1}\n"),
+    ("field.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndate: {a: b}\n"),
+    ("labels.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: x\n  labels:\n  - a\n"),
+    ("alias.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: *x}\n"),
+    ("at.yaml", "a: @b\n"),
+    ("bracket.yaml", "key: [a, b\nother: c\n"),
+    ("block.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata:\n  a: |\n   x\n  b\n"),
+    ("mix.yaml", "a:\n  - b\n  c: d\n"),
+    ("escape.yaml", "a: \"\\q\"\n"),
+    ("short.json", "{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"x\"}"),
+    ("second.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n---\nmetadata: {name: two\n"),
+];
