@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use api::{ApiError, Reason};
 
 use crate::{
-    proxy::{log_websocket, rewrite::Rewriter},
+    proxy::{log_refusal, log_websocket, rewrite::Rewriter},
     request::{
         body::{Body, BoxError},
         call::Call,
@@ -46,8 +46,8 @@ pub struct Target {
     headers: HeaderMap,
     /// The path of a `proxy` subresource, under which its answers must work.
     prefix: Option<String>,
-    /// A WebSocket is for us to speak: the target is asked for plain bytes.
-    framed_here: bool,
+    /// What it gives is a log: a WebSocket is for us to speak, and so is a refusal.
+    is_log: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -71,13 +71,13 @@ impl Target {
             path_and_query,
             headers: HeaderMap::new(),
             prefix: None,
-            framed_here: false,
+            is_log: false,
         }
     }
 
-    /// What it answers becomes messages, where the client wants a WebSocket.
-    pub fn framed_here(self) -> Self {
-        Self { framed_here: true, ..self }
+    /// What it answers becomes messages, where the client wants a WebSocket; what it refuses, a Status.
+    pub fn of_log(self) -> Self {
+        Self { is_log: true, ..self }
     }
 
     pub fn kubelet(host: String, port: u16, path_and_query: String) -> Self {
@@ -159,7 +159,7 @@ pub async fn forward(call: &Call, config: &Config, target: Target, body: Body) -
         }
     });
     let mut request = outgoing(call, &target, body)?;
-    let framed = target.framed_here && log_websocket::is_asked_for(call);
+    let framed = target.is_log && log_websocket::is_asked_for(call);
     if framed {
         let spoken_here = |name: &HeaderName| name.as_str().starts_with("sec-websocket-");
         let names: Vec<HeaderName> = request.headers().keys().filter(|name| spoken_here(name)).cloned().collect();
@@ -168,7 +168,10 @@ pub async fn forward(call: &Call, config: &Config, target: Target, body: Body) -
         }
     }
     let response = sender.send_request(request).await.map_err(|e| unreachable(e.to_string()))?;
-    if framed && response.status().is_success() {
+    if target.is_log && !response.status().is_success() {
+        return Err(log_refusal::status_of(call, response).await);
+    }
+    if framed {
         return log_websocket::answer(call, response);
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
