@@ -13,12 +13,19 @@ use crate::{
     object_reader::{ObjectReader, Query},
 };
 
+const NEVER_REPORTED: &str = "Its kubelet has never reported a status.";
+
 pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, node: &Value) -> Verdict {
     let ready = condition(node, "Ready");
     let events = inquiry.events(node).await;
     let name = name(node);
     let verdict = match string(&ready["status"]) {
         "True" => pressure(inquiry, node),
+        // Said of a Node that somebody made and no kubelet took up.
+        "Unknown" if string(&ready["reason"]) == "NodeStatusNeverUpdated" => {
+            let verdict = Verdict::wrong("NeverReported", NEVER_REPORTED).because(condition_line(ready, inquiry.now));
+            lease(inquiry, name, verdict).await
+        }
         "Unknown" => {
             let since = inquiry.ago(&ready["lastTransitionTime"]);
             let cause =
@@ -38,7 +45,7 @@ pub async fn explain<R: ObjectReader>(inquiry: &Inquiry<'_, R>, node: &Value) ->
             Verdict::wrong("NotReady", cause).because(condition_line(ready, inquiry.now))
         }
         _ => {
-            let verdict = Verdict::wrong("NeverReported", "Its kubelet has never reported a status.");
+            let verdict = Verdict::wrong("NeverReported", NEVER_REPORTED);
             lease(inquiry, name, verdict).await
         }
     };

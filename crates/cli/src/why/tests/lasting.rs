@@ -246,3 +246,20 @@ fn pods_whose_volume_is_still_in_use() {
         },
     );
 }
+
+#[test]
+fn nodes_that_no_kubelet_took_up() {
+    let node = json!({ "kind": "Node", "metadata": { "name": "n1" }, "status": { "conditions": [{ "type": "Ready", "status": "Unknown",
+        "reason": "NodeStatusNeverUpdated", "message": "Kubelet never posted node status.", "lastTransitionTime": EARLIER }] } });
+    check(
+        &node,
+        vec![],
+        Expected {
+            wrong: true,
+            reason: "NeverReported",
+            cause: "Its kubelet has never reported a status.",
+            evidence: "it has no lease in kube-node-lease",
+            command: "journalctl -u kubelet",
+        },
+    );
+}
