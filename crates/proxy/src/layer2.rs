@@ -16,9 +16,13 @@ use env::Env;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::pod_routes::{PodRoutesError, run_command};
+use crate::{
+    layer2_heartbeat::beat,
+    pod_routes::{PodRoutesError, run_command},
+};
 
 /// The condition whose message names the node that announces the addresses.
 const ANNOUNCED: &str = "minke.io/Layer2Announced";
@@ -60,6 +64,8 @@ async fn run_until(config: Layer2Config, informers: InformerFactory, env: Env, s
         () = services.synced() => {}
         () = shutdown.cancelled() => return,
     }
+    let (announces, told) = watch::channel(false);
+    let beating = env.spawn(beat(informers.client().clone(), config.node_name.clone(), told, env.clone()));
     let mut changes = services.subscribe();
     let mut wanted: HashMap<String, Vec<IpAddr>> = HashMap::new();
     let mut applied: Option<BTreeSet<IpAddr>> = None;
@@ -71,7 +77,10 @@ async fn run_until(config: Layer2Config, informers: InformerFactory, env: Env, s
         let mut failed = false;
         if applied.as_ref() != Some(&all) {
             match announce(&config, &all).await {
-                Ok(()) => applied = Some(all),
+                Ok(()) => {
+                    announces.send_if_modified(|before| std::mem::replace(before, !all.is_empty()) == all.is_empty());
+                    applied = Some(all);
+                }
                 Err(error) => {
                     (applied, failed) = (None, true);
                     tracing::error!(%error, "failed to announce load balancer addresses; will try again");
@@ -92,6 +101,8 @@ async fn run_until(config: Layer2Config, informers: InformerFactory, env: Env, s
     {
         tracing::warn!(%error, "load balancer addresses stay on this node");
     }
+    drop(announces);
+    let _ = beating.await;
 }
 
 fn record(config: &Layer2Config, wanted: &mut HashMap<String, Vec<IpAddr>>, change: &client::Change<Service>) {

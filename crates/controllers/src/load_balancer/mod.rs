@@ -3,15 +3,17 @@
 //! Invariant: Services of another class are never touched (test: `classes_of_others_are_theirs`).
 
 pub mod address_pool;
+mod announcer_heartbeats;
 mod assignment;
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use api::ApiError;
 use async_trait::async_trait;
-use client::{EventRecorder, Informer, Patch, reference};
+use client::{EventRecorder, Informer, ListParams, Patch, reference};
 use k8s_openapi::{
     api::{
+        coordination::v1::Lease,
         core::v1::{Node, Service},
         discovery::v1::EndpointSlice,
     },
@@ -22,6 +24,7 @@ use serde_json::{Value, json};
 
 use self::{
     address_pool::AddressRange,
+    announcer_heartbeats::{AnnouncerHeartbeats, Heartbeat, LEASE_NAMESPACE},
     assignment::{Refusal, current, is_local, is_ours, takes_traffic},
 };
 use crate::{
@@ -87,6 +90,17 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             }
         }
     });
+    let heartbeats = Arc::new(AnnouncerHeartbeats::default());
+    if matches!(setup.context.config.load_balancer, LoadBalancer::Layer2(_)) {
+        let leases = setup.informer::<Lease>();
+        let (services, heartbeats, env) = (services.clone(), heartbeats.clone(), setup.context.env.clone());
+        setup.on(&leases, move |change, queue| {
+            let Some(node) = change.key.strip_prefix("kube-node-lease/") else { return };
+            if heartbeats.hear(node, change.new.as_deref(), env.monotonic()) {
+                queue_all(&services, queue);
+            }
+        });
+    }
     let recorder = setup.context.recorder("service-lb-controller");
     Arc::new(LoadBalancers {
         context: setup.context.clone(),
@@ -94,6 +108,7 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
         nodes,
         slices,
         recorder,
+        heartbeats,
         taken: Mutex::default(),
     })
 }
@@ -117,6 +132,7 @@ struct LoadBalancers {
     nodes: Informer<Node>,
     slices: Informer<EndpointSlice>,
     recorder: EventRecorder,
+    heartbeats: Arc<AnnouncerHeartbeats>,
     /// Given away here, perhaps not in the cache yet.
     taken: Mutex<HashMap<IpAddr, String>>,
 }
@@ -132,6 +148,7 @@ impl Controller for LoadBalancers {
             self.taken.lock().retain(|_, by| by != key);
             return self.withdraw(key).await.map(|()| None);
         };
+        let again = self.look_after_announcer(&service).await?;
         match self.wanted(&service) {
             Ok(ips) => {
                 if self.write(&service, &ips).await? && !ips.is_empty() {
@@ -143,11 +160,39 @@ impl Controller for LoadBalancers {
                 self.recorder.warning(&reference(&*service), "SyncLoadBalancerFailed", refusal.to_string());
             }
         }
-        Ok(None)
+        Ok(again)
     }
 }
 
+/// The node that the status says announces the addresses.
+fn announcer_of(service: &Service) -> Option<&str> {
+    let mut conditions = service.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|held| held.type_ == ANNOUNCED && held.status == "True").map(|held| held.message.as_str())
+}
+
 impl LoadBalancers {
+    /// Notes whether the node that announces the addresses is lost, long before its Node says so. When to look again.
+    async fn look_after_announcer(&self, service: &Service) -> Result<Option<Duration>, ApiError> {
+        let Some(node) = announcer_of(service) else { return Ok(None) };
+        let env = &self.context.env;
+        if let Heartbeat::Silent(renewed) = self.heartbeats.look(node, env.monotonic()) {
+            // Perhaps it is the server that was silent, or the watch: it has to say itself that nothing is newer.
+            let leases = self.context.informers.client().namespaced::<Lease>(LEASE_NAMESPACE);
+            let found = leases.list(&ListParams::fields(format!("metadata.name={node}"))).await?.items;
+            let now = found.first().and_then(|lease| lease.spec.as_ref()?.renew_time.clone());
+            if now == renewed {
+                tracing::warn!(node, "a node that announces load balancer addresses is silent; another one takes over");
+                self.heartbeats.give_up(node);
+            } else {
+                self.heartbeats.hear(node, found.first(), env.monotonic());
+            }
+        }
+        Ok(match self.heartbeats.look(node, env.monotonic()) {
+            Heartbeat::Alive(left) => Some(left),
+            _ => None,
+        })
+    }
+
     fn wanted(&self, service: &Service) -> Result<Vec<IpAddr>, Refusal> {
         let all = self.services.list();
         match &self.context.config.load_balancer {
@@ -210,7 +255,9 @@ impl LoadBalancers {
         }
         let slices = self.slices.by_index(SLICES_OF_SERVICE, &service.key());
         let current = own.first().filter(|held| held.status == "True").map(|held| held.message.as_str());
-        let node = assignment::announcer(service, &self.nodes.list(), &slices, current);
+        let mut nodes = self.nodes.list();
+        nodes.retain(|node| !self.heartbeats.is_lost(node.name()));
+        let node = assignment::announcer(service, &nodes, &slices, current);
         let (status, reason) = if node.is_some() { ("True", "NodeElected") } else { ("False", "NoNodeAvailable") };
         let message = node.unwrap_or_default();
         let same = own.into_iter().find(|held| held.status == status && held.message == message);

@@ -9,6 +9,7 @@ use k8s_openapi::api::{
     apps::v1::Deployment,
     authentication::v1::TokenReview,
     certificates::v1::CertificateSigningRequest,
+    coordination::v1::Lease,
     core::v1::{
         ConfigMap, Endpoints, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret,
         Service, ServiceAccount,
@@ -19,6 +20,7 @@ use k8s_openapi::api::{
     rbac::v1::ClusterRole,
     storage::v1::VolumeAttributesClass,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::json;
 
 use super::{Cluster, config, deployment};
@@ -253,6 +255,46 @@ async fn a_load_balancer_does_not_take_a_port_that_the_nodes_need() {
     assert_eq!((ingress("thief").await, ingress("web").await), (vec![], vec!["192.0.2.7".to_string()]));
     let told: Vec<_> = cluster.list::<Event>().await.into_iter().filter_map(|event| event.message).collect();
     assert!(told.contains(&"TCP port 80 of the nodes is already used by the ingress".to_string()), "{told:?}");
+}
+
+/// Its Node is Ready for half a minute more; its addresses are not to be without an answer for so long.
+#[tokio::test(start_paused = true)]
+async fn an_address_moves_when_its_node_falls_silent() {
+    let load_balancer = LoadBalancer::Layer2(vec!["192.0.2.77".parse().unwrap()]);
+    let cluster = Cluster::start(Config { load_balancer, ..config() }).await;
+    let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+    cluster.create::<Node>(json!({ "metadata": { "name": "m" } })).await;
+    cluster.api::<Node>().patch_status("m", &client::Patch::Merge(ready)).await.unwrap();
+    let spec = json!({ "type": "LoadBalancer", "ports": [{ "port": 80 }] });
+    cluster.create::<Service>(json!({ "metadata": { "name": "web" }, "spec": spec })).await;
+    cluster.settle().await;
+    let announcer = async || {
+        let status = cluster.api::<Service>().get("web").await.unwrap().status.unwrap_or_default();
+        status.conditions.unwrap_or_default().first().map(|held| held.message.clone()).unwrap_or_default()
+    };
+    let first = announcer().await;
+    let other = if first == "m" { "n" } else { "m" };
+    let leases = cluster.client.namespaced::<Lease>("kube-node-lease");
+    let beat = async |node: &str| {
+        let spec = json!({ "renewTime": MicroTime(cluster.env.now()) });
+        let body = json!({ "metadata": { "annotations": { "minke.io/layer2-heartbeat": "500ms" } }, "spec": spec });
+        leases.patch(node, &client::Patch::Merge(body)).await.unwrap();
+    };
+    for node in ["m", "n"] {
+        let lease = json!({ "metadata": { "name": node }, "spec": {} });
+        leases.create(&serde_json::from_value(lease).unwrap()).await.unwrap();
+    }
+    for _ in 0..20 {
+        beat(&first).await;
+        cluster.env.sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(announcer().await, first, "who is heard of keeps it");
+    cluster.env.sleep(Duration::from_secs(2)).await;
+    assert_eq!(announcer().await, other, "four beats were missed");
+    beat(&first).await;
+    beat(other).await;
+    cluster.env.sleep(Duration::from_secs(1)).await;
+    assert_eq!(announcer().await, other, "who is back takes nothing away");
 }
 
 /// Whoever has a token to join with may ask for any name; that of a node that is there would be its pods' Secrets.

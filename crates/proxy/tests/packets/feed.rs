@@ -23,6 +23,7 @@ struct Inner {
     objects: BTreeMap<(String, String), Arc<Object>>,
     watchers: Vec<(String, mpsc::UnboundedSender<WatchEvent>)>,
     events: Vec<Value>,
+    lease_patches: Vec<Value>,
 }
 
 impl Inner {
@@ -63,6 +64,12 @@ impl Feed {
         inner.tell(plural, WatchKind::Deleted, &object);
     }
 
+    /// What was written of Leases so far.
+    #[allow(dead_code, reason = "not every test that uses this file asks")]
+    pub fn lease_patches(&self) -> Vec<Value> {
+        self.0.lock().lease_patches.clone()
+    }
+
     /// What was said so far.
     #[allow(dead_code, reason = "not every test that uses this file asks")]
     pub fn events(&self) -> Vec<Value> {
@@ -73,11 +80,12 @@ impl Feed {
 #[async_trait]
 impl Transport for Feed {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ApiError> {
-        if !request.uri().path().ends_with("/events") {
-            return Err(ApiError::internal("the proxy only lists, watches and writes Events"));
+        let written = serde_json::from_slice(request.body()).map_err(|e| ApiError::internal(e.to_string()))?;
+        match request.uri().path() {
+            path if path.ends_with("/events") => self.0.lock().events.push(written),
+            path if path.contains("/leases/") => self.0.lock().lease_patches.push(written),
+            _ => return Err(ApiError::internal("the proxy only lists, watches, writes Events and renews Leases")),
         }
-        let event = serde_json::from_slice(request.body()).map_err(|e| ApiError::internal(e.to_string()))?;
-        self.0.lock().events.push(event);
         Ok(Response::new(request.into_body()))
     }
 

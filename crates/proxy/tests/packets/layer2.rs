@@ -48,6 +48,11 @@ fn an_address_of_the_link_moves_with_its_announcement() {
     assert!(!held());
     node.feed.put("services", balanced("here"));
     eventually("announced", || held().then_some(()));
+    eventually("its Lease is renewed", || {
+        let beats = node.feed.lease_patches();
+        let renews = |patch: &Value| !patch["spec"]["renewTime"].is_null();
+        (beats.len() >= 2 && beats.iter().all(renews)).then_some(())
+    });
     eventually("told", || (!neighbour().contains("02:00:00:00:00:99")).then_some(()));
     assert_eq!(node.ask("-out", "192.0.2.77:80"), "a 10.244.0.1");
     node.feed.put("services", balanced("there"));
@@ -57,4 +62,6 @@ fn an_address_of_the_link_moves_with_its_announcement() {
     shutdown.cancel();
     announcing.join().unwrap();
     assert!(!held(), "stopping withdraws");
+    let last = node.feed.lease_patches().pop().unwrap();
+    assert_eq!(last["metadata"]["annotations"]["minke.io/layer2-heartbeat"], Value::Null, "{last}");
 }
