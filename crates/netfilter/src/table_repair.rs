@@ -98,12 +98,12 @@ impl TableRepair {
     }
 
     /// The whole table could not be written.
-    fn failed(&mut self, now: Duration) {
+    pub fn failed(&mut self, now: Duration) {
         self.retry_at = Some(now + self.backoff.next_delay());
     }
 
     /// The whole table is in the kernel.
-    fn written(&mut self, now: Duration) {
+    pub fn written(&mut self, now: Duration) {
         (self.full_needed, self.full_finished) = (false, Some(now));
     }
 

@@ -26,6 +26,19 @@ pub struct ProxySettings {
     pub hostname_override: Option<String>,
     pub kubeconfig: Option<String>,
     pub oom_score_adj: Option<i32>,
+    pub mode: ProxyMode,
+    /// In mode iptables: how often all rules are written, whoever has changed them.
+    pub iptables_sync_period: Option<Duration>,
+}
+
+/// What the rules are written with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ProxyMode {
+    /// nftables where there are any.
+    #[default]
+    Best,
+    Nftables,
+    Iptables,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -175,12 +188,19 @@ const FIELDS: &[(&str, Meaning)] = &[
     ("featureGates", Idle),
     ("healthzBindAddress", Sets(|s, v| address(v).map(|at| s.healthz = Some(at)))),
     ("hostnameOverride", Sets(|s, v| text(v).map(|name| s.hostname_override = Some(name).filter(|n| !n.is_empty())))),
-    ("iptables", Idle),
+    ("iptables.localhostNodePorts", Idle),
+    ("iptables.masqueradeAll", Sets(|s, v| flag(v).map(|all| s.masquerade_all |= all))),
+    ("iptables.masqueradeBit", Only(&["14"], "only bit 14 is used here")),
+    ("iptables.minSyncPeriod", Idle),
+    (
+        "iptables.syncPeriod",
+        Sets(|s, v| duration(v).map(|d| s.iptables_sync_period = Some(d).filter(|d| !d.is_zero()))),
+    ),
     ("ipvs", Idle),
     ("logging", Idle),
     ("metricsBindAddress", Sets(|s, v| address(v).map(|at| s.metrics = Some(at)))),
-    ("mode", Only(&["", "nftables"], "must be 'nftables' or blank: other modes are not built in")),
-    ("nftables.masqueradeAll", Sets(|s, v| flag(v).map(|all| s.masquerade_all = all))),
+    ("mode", Sets(mode)),
+    ("nftables.masqueradeAll", Sets(|s, v| flag(v).map(|all| s.masquerade_all |= all))),
     ("nftables.masqueradeBit", Only(&["14"], "only bit 14 is used here")),
     ("nftables.minSyncPeriod", Idle),
     ("nftables.syncPeriod", Idle),
@@ -238,6 +258,16 @@ fn node_port_addresses(settings: &mut ProxySettings, value: &Value) -> Result<()
     networks(&texts.join(",")).map(|cidrs| settings.node_port_addresses = cidrs)
 }
 
+fn mode(settings: &mut ProxySettings, value: &Value) -> Result<(), String> {
+    settings.mode = match text(value)?.as_str() {
+        "" => ProxyMode::Best,
+        "nftables" => ProxyMode::Nftables,
+        "iptables" => ProxyMode::Iptables,
+        _ => return Err("must be 'nftables', 'iptables' or blank: other modes are not built in".into()),
+    };
+    Ok(())
+}
+
 fn oom_score_adj(settings: &mut ProxySettings, value: &Value) -> Result<(), String> {
     let score = value.as_i64().filter(|score| (-1000..=1000).contains(score));
     let score = score.ok_or("must be within the range [-1000, 1000]")?;
@@ -265,7 +295,7 @@ mod tests {
             "mode: nftables\nnodePortAddresses: [10.0.0.0/8, fd00::/8]\nhealthzBindAddress: 127.0.0.1:1\n\
              metricsBindAddress: \"\"\nclusterCIDR: 10.244.0.0/16\noomScoreAdj: -999\n\
              conntrack: {tcpCloseWaitTimeout: 1m0s, min: 0}\nnftables: {masqueradeAll: true, masqueradeBit: 14}\n\
-             iptables: {syncPeriod: 1s}",
+             iptables: {syncPeriod: 1s, minSyncPeriod: 0s}\nipvs: {}",
         )
         .unwrap();
         assert_eq!(settings.node_port_addresses.unwrap().len(), 2);
@@ -274,7 +304,9 @@ mod tests {
         assert_eq!((settings.conntrack.min, settings.oom_score_adj), (0, Some(-999)));
         assert_eq!(settings.conntrack.tcp_close_wait_timeout, Duration::from_secs(60));
         assert!(settings.masquerade_all);
-        assert_eq!(idle, ["iptables"]);
+        assert_eq!(idle, ["iptables.minSyncPeriod", "ipvs"]);
+        assert_eq!(settings.iptables_sync_period, Some(Duration::from_secs(1)));
+        assert_eq!(read("mode: iptables").unwrap().0.mode, ProxyMode::Iptables);
         // A flag wins.
         let mut both = KubeProxyConfiguration::default();
         both.set("conntrack.min", 7.into());

@@ -139,7 +139,7 @@ impl ServiceInfo {
             external_local,
             internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
             affinity_seconds,
-            source_ranges: source_ranges(spec),
+            source_ranges: source_ranges(service, spec),
             health_check_node_port: spec
                 .health_check_node_port
                 .and_then(|port| u16::try_from(port).ok())
@@ -154,8 +154,14 @@ fn cluster_ips(spec: &ServiceSpec) -> Vec<IpAddr> {
     if ips.is_empty() { parsed(spec.cluster_ip.iter()) } else { ips }
 }
 
-fn source_ranges(spec: &ServiceSpec) -> Option<Vec<IpNet>> {
-    let ranges = spec.load_balancer_source_ranges.as_ref().filter(|ranges| !ranges.is_empty())?;
+/// Those of the spec, or else of the annotation that was there before it; the API server has checked both.
+fn source_ranges(service: &Service, spec: &ServiceSpec) -> Option<Vec<IpNet>> {
+    let listed = spec.load_balancer_source_ranges.clone().filter(|ranges| !ranges.is_empty());
+    let annotated = || {
+        let text = service.metadata.annotations.as_ref()?.get(SOURCE_RANGES)?.trim();
+        (!text.is_empty()).then(|| text.split(',').map(str::to_owned).collect())
+    };
+    let ranges: Vec<String> = listed.or_else(annotated)?;
     // As the API server reads them: other readers know fewer spellings.
     let range = |text: &String| {
         let (address, length) = names::parse_cidr(text.trim())?;
@@ -163,6 +169,8 @@ fn source_ranges(spec: &ServiceSpec) -> Option<Vec<IpNet>> {
     };
     Some(ranges.iter().filter_map(range).collect())
 }
+
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 fn load_balancer_ips(service: &Service) -> Vec<IpAddr> {
     let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());

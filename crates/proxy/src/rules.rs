@@ -199,17 +199,17 @@ fn flow_targets(state: &State, key: &str, port: &PortInfo, family: Family) -> Ar
 
 /// The endpoints of one port in one family, by who may use them.
 #[derive(Debug, Default)]
-struct Endpoints {
+pub(crate) struct Endpoints {
     /// May come back to themselves through the Service.
     perhaps_here: BTreeSet<Target>,
-    cluster: Vec<Target>,
-    local: Vec<Target>,
+    pub(crate) cluster: Vec<Target>,
+    pub(crate) local: Vec<Target>,
     ready_here: BTreeSet<IpAddr>,
 }
 
 impl Endpoints {
     /// Ready ones, and of those the ones meant for us; where there are none, those that still serve while they terminate.
-    fn choose(state: &State, key: &str, port: &PortInfo, family: Family) -> Self {
+    pub(crate) fn choose(state: &State, key: &str, port: &PortInfo, family: Family) -> Self {
         let mut ready: BTreeMap<Target, &EndpointInfo> = BTreeMap::new();
         let mut leaving: BTreeMap<Target, &EndpointInfo> = BTreeMap::new();
         let mut perhaps_here = BTreeSet::new();

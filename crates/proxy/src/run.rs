@@ -28,7 +28,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     applied_state::AppliedState,
+    configuration::ProxyMode,
     conntrack::{Conntrack, ConntrackLimits},
+    iptables::IptablesTables,
     model::{NodeConfig, PodUid, State},
     nftables::{elements, render, session_affinity},
     proxy_health::{ProxyHealth, serve_proxy_health},
@@ -55,7 +57,13 @@ pub struct ProxyConfig {
     pub registry: Metrics,
     /// What to set of the kernel's connection tracking; `None`: nothing.
     pub conntrack: Option<ConntrackLimits>,
+    pub mode: ProxyMode,
+    /// In mode iptables, where nobody tells who changes rules, all are written this often.
+    pub iptables_sync_period: Duration,
 }
+
+/// As upstream's.
+const IPTABLES_SYNC_PERIOD: Duration = Duration::from_secs(30);
 
 impl ProxyConfig {
     pub fn new(node: NodeConfig) -> Self {
@@ -67,6 +75,8 @@ impl ProxyConfig {
             metrics: None,
             registry: Metrics::default(),
             conntrack: None,
+            mode: ProxyMode::default(),
+            iptables_sync_period: IPTABLES_SYNC_PERIOD,
         }
     }
 }
@@ -81,6 +91,11 @@ const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trig
 /// Every packet enters it first. It is looked for to learn whether the tables are there.
 const FIRST_CHAIN: &str = "prerouting";
 const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// What the kernel tells of nftables, where those are used.
+async fn next_event(monitor: &mut Option<NftMonitor>) -> Option<std::io::Result<NftEvent>> {
+    Some(monitor.as_mut()?.next().await)
+}
 
 /// Runs until `shutdown`. Needs the right to change the network of the namespace it is in.
 pub fn run(
@@ -135,9 +150,17 @@ async fn run_until(
     let conntrack = Conntrack::default();
     let (ending, until) = (conntrack.clone(), shutdown.clone());
     env.spawn(async move { until.run_until_cancelled(ending.run()).await });
-    let elements = ElementWriter::open()?;
-    let nft = Nft::with_port_id(elements.port_id()?);
-    let monitor = NftMonitor::open(&config.table, nft.clone())?;
+    let (kernel, monitor) = match config.mode {
+        ProxyMode::Iptables => (Kernel::Iptables(Box::default()), None),
+        ProxyMode::Nftables => nftables(&config)?,
+        ProxyMode::Best => match probe(&config).await {
+            Ok(nftables) => nftables,
+            Err(error) => {
+                tracing::warn!(%error, "there are no nftables on this machine; using iptables");
+                (Kernel::Iptables(Box::default()), None)
+            }
+        },
+    };
     let proxy = Proxy {
         health: ServiceHealth::new(
             env.clone(),
@@ -153,8 +176,7 @@ async fn run_until(
         config,
         conntrack,
         env,
-        nft,
-        elements,
+        kernel,
         state: State::default(),
         ruleset: Ruleset::default(),
         dirty: BTreeSet::new(),
@@ -170,6 +192,26 @@ async fn run_until(
     Ok(())
 }
 
+/// What rules are written with.
+enum Kernel {
+    Nftables { nft: Nft, elements: ElementWriter },
+    Iptables(Box<IptablesTables>),
+}
+
+fn nftables(config: &ProxyConfig) -> Result<(Kernel, Option<NftMonitor>), NftError> {
+    let elements = ElementWriter::open()?;
+    let nft = Nft::with_port_id(elements.port_id()?);
+    let monitor = NftMonitor::open(&config.table, nft.clone())?;
+    Ok((Kernel::Nftables { nft, elements }, Some(monitor)))
+}
+
+/// nftables, if this machine takes rules.
+async fn probe(config: &ProxyConfig) -> Result<(Kernel, Option<NftMonitor>), NftError> {
+    let opened = nftables(config)?;
+    Nft::default().run(&["list", "tables"], None).await?;
+    Ok(opened)
+}
+
 /// When the pod or Service changed that made this slice change.
 fn trigger(slice: &EndpointSlice) -> Option<Timestamp> {
     slice.metadata.annotations.as_ref()?.get(LAST_CHANGE_TRIGGER_TIME)?.parse().ok()
@@ -178,8 +220,7 @@ fn trigger(slice: &EndpointSlice) -> Option<Timestamp> {
 struct Proxy {
     config: ProxyConfig,
     env: Env,
-    nft: Nft,
-    elements: ElementWriter,
+    kernel: Kernel,
     conntrack: Conntrack,
     state: State,
     ruleset: Ruleset,
@@ -205,7 +246,7 @@ impl Proxy {
     async fn run(
         mut self,
         [mut services, mut slices, mut ranges, mut own]: [ObjectSubscription; 4],
-        mut monitor: NftMonitor,
+        mut monitor: Option<NftMonitor>,
         shutdown: CancellationToken,
     ) {
         loop {
@@ -223,8 +264,9 @@ impl Proxy {
                 self.range(&change);
             }
             if self.repair.retry_in(self.env.monotonic()).is_none() {
-                self.sync(&mut monitor).await;
+                self.sync(monitor.as_mut()).await;
             }
+            let rewrite = self.config.iptables_sync_period;
             let until = self.repair.retry_in(self.env.monotonic());
             tokio::select! {
                 change = services.next() => match change {
@@ -243,7 +285,8 @@ impl Proxy {
                     Some(change) => self.own_node(&change),
                     None => return,
                 },
-                event = monitor.next(), if self.repair.is_watching() => self.nft_event(event).await,
+                Some(event) = next_event(&mut monitor), if self.repair.is_watching() => self.nft_event(event).await,
+                () = self.env.sleep(rewrite), if monitor.is_none() => self.repair.require_full(),
                 () = self.env.sleep(until.unwrap_or_default()), if until.is_some() => self.repair.retry_now(),
                 () = shutdown.cancelled() => return,
             }
@@ -296,7 +339,8 @@ impl Proxy {
     }
 
     async fn nft_event(&mut self, event: std::io::Result<NftEvent>) {
-        let find = self.elements.find_chain(IpFamily::V4.number(), &self.config.table, FIRST_CHAIN);
+        let Kernel::Nftables { elements, .. } = &mut self.kernel else { return };
+        let find = elements.find_chain(IpFamily::V4.number(), &self.config.table, FIRST_CHAIN);
         match self.repair.is_needed_after(event, find, &self.env).await {
             Ok(false) => {}
             Ok(true) => {
@@ -309,7 +353,7 @@ impl Proxy {
     }
 
     /// Brings the kernel to what the state says.
-    async fn sync(&mut self, monitor: &mut NftMonitor) {
+    async fn sync(&mut self, monitor: Option<&mut NftMonitor>) {
         let mut changes = Changes::default();
         let (began, full) = (self.env.monotonic(), self.repair.is_full_needed());
         let something = !self.dirty.is_empty() || full;
@@ -332,26 +376,8 @@ impl Proxy {
         }
         self.moved.append(&mut changes.moved);
         self.report_clashes(std::mem::take(&mut changes.clashes));
-        if !changes.is_empty()
-            && !self.repair.is_full_needed()
-            && let Err(error) = self.write(&changes).await
-        {
-            tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
-            FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
-            self.repair.require_full();
-        }
-        if self.repair.is_full_needed() {
-            let clients = session_affinity::saved_clients(&self.nft, &self.ruleset, &self.config.table).await;
-            let text = render::full_tables(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
-            let find = self.elements.find_chain(IpFamily::V4.number(), &self.config.table, FIRST_CHAIN);
-            if let Err(error) = self.repair.write(monitor, self.nft.apply(text), find, &self.env).await {
-                tracing::error!(%error, "failed to write the Service rules; will try again");
-                FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
-                return;
-            }
-            // Whatever went on while the rules were not ours, or not there.
-            self.moved.extend(self.ruleset.udp_frontends());
-            self.config.applied_state.count_full_write();
+        if something && !self.write_rules(&changes, monitor).await {
+            return;
         }
         self.publish();
         if something {
@@ -363,13 +389,60 @@ impl Proxy {
         }
     }
 
+    /// Whether the kernel has the rules of now.
+    async fn write_rules(&mut self, changes: &Changes, monitor: Option<&mut NftMonitor>) -> bool {
+        if !changes.is_empty()
+            && !self.repair.is_full_needed()
+            && let Err(error) = self.write(changes).await
+        {
+            tracing::warn!(%error, "an incremental change was refused; writing all rules anew");
+            FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
+            self.repair.require_full();
+        }
+        if !self.repair.is_full_needed() {
+            return true;
+        }
+        if let Err(error) = self.write_all(monitor).await {
+            tracing::error!(%error, "failed to write the Service rules; will try again");
+            FAMILIES.iter().for_each(|family| self.metrics.count(&FAILURES, &[family]));
+            return false;
+        }
+        // Whatever went on while the rules were not ours, or not there.
+        self.moved.extend(self.ruleset.udp_frontends());
+        self.config.applied_state.count_full_write();
+        true
+    }
+
+    async fn write_all(&mut self, monitor: Option<&mut NftMonitor>) -> Result<(), NftError> {
+        match (&mut self.kernel, monitor) {
+            (Kernel::Nftables { nft, elements }, Some(monitor)) => {
+                let clients = session_affinity::saved_clients(nft, &self.ruleset, &self.config.table).await;
+                let text = render::full_tables(&self.ruleset, &self.config.node, &self.config.table).chain([clients]);
+                let find = elements.find_chain(IpFamily::V4.number(), &self.config.table, FIRST_CHAIN);
+                self.repair.write(monitor, nft.apply(text), find, &self.env).await
+            }
+            (Kernel::Iptables(tables), _) => {
+                let written = tables.write(&self.state, &self.config.node, true).await;
+                match &written {
+                    Ok(()) => self.repair.written(self.env.monotonic()),
+                    Err(_) => self.repair.failed(self.env.monotonic()),
+                }
+                written
+            }
+            (Kernel::Nftables { .. }, None) => Err(NftError::Refused("nobody tells of changes to the rules".into())),
+        }
+    }
+
     /// Elements alone go straight to the kernel; chains and sets by way of `nft`.
     async fn write(&mut self, changes: &Changes) -> Result<(), NftError> {
-        if elements::only_elements(changes) {
-            let written = self.elements.apply(&self.config.table, elements::lists(changes).into_iter()).await;
-            return written.map_err(|error| NftError::Refused(error.to_string()));
+        match &mut self.kernel {
+            Kernel::Nftables { elements, .. } if elements::only_elements(changes) => {
+                let written = elements.apply(&self.config.table, elements::lists(changes).into_iter()).await;
+                written.map_err(|error| NftError::Refused(error.to_string()))
+            }
+            Kernel::Nftables { nft, .. } => nft.apply([render::transaction(changes, &self.config.table)]).await,
+            Kernel::Iptables(tables) => tables.write(&self.state, &self.config.node, false).await,
         }
-        self.nft.apply([render::transaction(changes, &self.config.table)]).await
     }
 
     fn set(&self, family: &'static Family, at: Timestamp) {

@@ -58,9 +58,9 @@ use crate::{
         component_flags::{LeaderElectionTimes, PortFlags},
         config_file,
         controller_manager_flags::ControllerManager,
-        dns_flags::Dns,
         ingress_flags::IngressAlone,
         kubelet_flags,
+        network_flags::Dns,
     },
     network::ingress,
     node::{access::Access, agent, container_runtime::Runtime, network_policy_enforcer, service_proxy},
@@ -85,6 +85,10 @@ pub fn run(command: Command) -> Result<()> {
             runtime()?.block_on(run_agent(*flags, Parts::All))
         }
         Command::Kubelet(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Kubelet)),
+        Command::Proxy(flags) if flags.cleanup == Some(true) => {
+            let table = flags.agent.data.instance().proxy_table();
+            runtime()?.block_on(service_proxy::remove_rules(&table))
+        }
         Command::Proxy(flags) => runtime()?.block_on(run_agent(flags.agent()?, Parts::Proxy)),
         Command::Dns(flags) => runtime()?.block_on(run_dns(flags)),
         Command::Ingress(flags) => runtime()?.block_on(run_ingress(flags)),
@@ -325,7 +329,8 @@ async fn run_ingress(flags: IngressAlone) -> Result<()> {
         };
         let source = Source { kubeconfig: Some(flags.kubeconfig.clone()), master: None };
         let (client, _) = connect(&source, "minke-ingress", env, shutdown)?;
-        let config = IngressConfig::new(addresses);
+        let mut config = IngressConfig::new(addresses);
+        config.own_gateway_addresses = flags.own_gateway_addresses;
         ingress::start(taken, &flags.ports, config, client, (env, shutdown), report, components).await
     })
     .await

@@ -21,13 +21,16 @@ pub struct Proxy {
     /// KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1); flags win over it
     #[arg(long, value_name = "FILE", conflicts_with = "proxy_config")]
     pub config: Option<PathBuf>,
+    /// Remove the rules of all modes, and end
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub cleanup: Option<bool>,
     /// Address of the API server, in place of the kubeconfig's
     #[arg(long, value_name = "URL")]
     pub master: Option<String>,
     /// Port of the metrics, 0 turns them off; --metrics-bind-address says it better
     #[arg(long, value_name = "PORT", conflicts_with = "metrics_bind_address")]
     pub metrics_port: Option<u16>,
-    /// Only `nftables` is to be had
+    /// `nftables` or `iptables` [default: nftables where there are any]
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
     /// Name of this node, as --node-name
@@ -229,7 +232,7 @@ mod tests {
         let settings = settings(&found.node).unwrap();
         assert_eq!((settings.conntrack.min, settings.conntrack.max_per_core), (7, 2));
         assert!(settings.masquerade_all && settings.node_port_addresses.is_some());
-        let refused = agent(&["--proxy-mode", "iptables"]).unwrap_err().to_string();
+        let refused = agent(&["--proxy-mode", "ipvs"]).unwrap_err().to_string();
         assert!(refused.contains("KubeProxyConfiguration.mode"), "{refused}");
     }
 }

@@ -63,7 +63,18 @@ pub fn config(
     config.healthz = settings.healthz.unwrap_or(config.healthz);
     config.metrics = settings.metrics.unwrap_or(config.metrics);
     config.conntrack = Some(settings.conntrack);
+    config.mode = settings.mode;
+    config.iptables_sync_period = settings.iptables_sync_period.unwrap_or(config.iptables_sync_period);
     Ok(config)
+}
+
+/// Of both modes, as somebody may have changed it; a machine that has none of one is not asked for it.
+pub async fn remove_rules(table: &str) -> Result<()> {
+    let (nftables, iptables) = (proxy::remove(table).await, proxy::remove_iptables().await);
+    match (nftables, iptables) {
+        (Err(error), Err(_)) => Err(error).context("failed to remove the rules of Services"),
+        _ => Ok(()),
+    }
 }
 
 /// Lets a kubelet in another process ask what the rules hold.

@@ -7,5 +7,5 @@ mod run;
 
 pub use api::cluster_ranges::{ClusterRanges, NodeNetwork, pod_cidrs};
 pub use node_networks::accepted_networks;
-pub use plan::{Plan, PodRoutesConfig, PodRoutesMode, plan};
+pub use plan::{Plan, PodRoutesConfig, PodRoutesMode, plan, stable_hash};
 pub use run::{PodRoutesError, apply_pod_routes, run_command, run_pod_routes};

@@ -122,13 +122,14 @@ pub fn plan(config: &PodRoutesConfig, nodes: &BTreeMap<String, NodeNetwork>) -> 
     Some((plan, refused))
 }
 
+/// FNV-1a: the same in every process, which the standard hasher does not promise.
+pub fn stable_hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// The hardware address of a node's VXLAN device follows from its pod network: nobody has to be asked.
 fn mac(cidr: &IpNet) -> String {
-    let text = cidr.trunc().to_string();
-    let hash = text
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    let bytes = hash.to_be_bytes();
+    let bytes = stable_hash(&cidr.trunc().to_string()).to_be_bytes();
     format!("0a:59:{:02x}:{:02x}:{:02x}:{:02x}", bytes[0], bytes[1], bytes[2], bytes[3])
 }
 

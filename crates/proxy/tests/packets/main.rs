@@ -4,6 +4,7 @@
 
 mod elements;
 mod feed;
+mod iptables;
 mod layer2;
 mod pod_routes;
 mod policies;
@@ -24,7 +25,7 @@ use client::{Client, InformerFactory};
 use env::Env;
 use feed::Feed;
 use nix::sched::{CloneFlags, setns};
-use proxy::{AppliedState, NodeConfig, PodUid, ProxyConfig};
+use proxy::{AppliedState, NodeConfig, PodUid, ProxyConfig, ProxyMode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -109,10 +110,15 @@ struct Node {
     applied_state: AppliedState,
     shutdown: CancellationToken,
     proxy: Option<std::thread::JoinHandle<()>>,
+    mode: ProxyMode,
 }
 
 impl Node {
     fn new(test: &str) -> Self {
+        Self::with_mode(test, ProxyMode::Nftables)
+    }
+
+    fn with_mode(test: &str, mode: ProxyMode) -> Self {
         require_tools();
         let n = format!("minke-test-{test}-{}", std::process::id());
         let mut node = Self {
@@ -121,6 +127,7 @@ impl Node {
             applied_state: AppliedState::default(),
             shutdown: CancellationToken::new(),
             proxy: None,
+            mode,
         };
         let all = [n.clone(), format!("{n}-out"), format!("{n}-a"), format!("{n}-b")];
         for name in &all {
@@ -168,8 +175,8 @@ impl Node {
             applied_state: self.applied_state.clone(),
             healthz: Some("0.0.0.0:10256".parse().unwrap()),
             metrics: None,
-            registry: metrics::Metrics::default(),
-            conntrack: None,
+            mode: self.mode,
+            ..ProxyConfig::new(NodeConfig::default())
         };
         self.shutdown = CancellationToken::new();
         let (feed, shutdown) = (self.feed.clone(), self.shutdown.clone());

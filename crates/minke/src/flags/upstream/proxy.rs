@@ -25,7 +25,7 @@ impl Component for Proxy {
 const OWN: &[Row] = &[
     ("bind-address", Text, Acts),
     ("bind-address-hard-fail", Flag, Acts),
-    ("cleanup", Flag, Only(&["false"], "`minke down` removes the rules, and so does `nft delete table` by hand")),
+    ("cleanup", Flag, Acts),
     ("cluster-cidr", Text, Acts),
     ("config", Text, Acts),
     ("config-sync-period", Duration, Acts),

@@ -1,12 +1,49 @@
-//! Flags of cluster DNS as a component of its own.
-//! Parsed by `main`; carried out in `commands`.
+//! Flags of the network: what pods' networks are, where load balancers get addresses, and cluster DNS as a component of its own.
+//! Part of `flags`; carried out in `commands` and `network`.
 //! Starts nothing; only reads what was typed.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::component_flags::ConnectionFlags;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PodNetwork {
+    Routes,
+    Vxlan,
+}
+
+impl PodNetwork {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Routes => "routes",
+            Self::Vxlan => "vxlan",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoadBalancerMode {
+    Nodes,
+    Layer2,
+    None,
+}
+
+// No doc comment: clap would show it as --help.
+#[derive(Debug, Clone, Default, Args)]
+pub struct CniDirectories {
+    /// Directory of network configurations: where our containerd looks for them, and our own is written
+    /// [default: in the data directory; /etc/cni/net.d with --container-runtime-endpoint]
+    #[arg(long, value_name = "DIR")]
+    pub cni_conf_dir: Option<PathBuf>,
+    /// Directory of network plugins [default: in the data directory; /opt/cni/bin with --container-runtime-endpoint]
+    #[arg(long, value_name = "DIR")]
+    pub cni_bin_dir: Option<PathBuf>,
+}
 
 #[derive(Debug, Clone, Args)]
 pub struct Dns {
