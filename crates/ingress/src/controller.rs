@@ -24,7 +24,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     backends::{self, Backend, BackendKey, Backends},
     certificates,
-    gateway::{self, Built, Cluster, GatewayObjects, GatewayStatusWriter, PortListeners},
+    gateway::{
+        self, Built, Cluster, GatewayAddresses, GatewayLoadBalancers, GatewayObjects, GatewayStatusWriter,
+        PortListeners,
+    },
     ingress_class,
     model::{self, CertificateProblem, IngressPorts, Lookup, Problem},
     routes::{RouteTable, SharedTable},
@@ -54,6 +57,8 @@ pub struct Gateways {
     pub ports: PortListeners,
     pub status: GatewayStatusWriter,
     pub addresses: Vec<IpAddr>,
+    /// Where each has an address of its own.
+    pub balancers: Option<GatewayLoadBalancers>,
     pub built: Built,
 }
 
@@ -137,7 +142,9 @@ impl Controller {
             while let Some(Some(mut changes)) = shutdown.run_until_cancelled(subscriptions.next()).await {
                 self.apply_endpoints(&mut changes);
                 // A route may be waiting for the Service.
-                changes.routes |= changes.service_objects && !self.gateways.built.statuses.routes.is_empty();
+                let statuses = &self.gateways.built.statuses;
+                let waits = !statuses.routes.is_empty() || self.gateways.balancers.is_some();
+                changes.routes |= changes.service_objects && waits;
                 if changes.routes {
                     self.env.sleep(BATCH_INTERVAL).await;
                     subscriptions.drain(&mut changes);
@@ -168,6 +175,9 @@ impl Controller {
         self.table.store(table);
         if is_built {
             self.gateways.ports.serve();
+            if let Some(balancers) = &self.gateways.balancers {
+                balancers.update(self.gateways.built.balancers.clone());
+            }
             self.gateways.status.update(&self.gateways.built.statuses, &self.gateways.objects);
         }
         self.objects.forget_unused();
@@ -194,7 +204,12 @@ impl Gateways {
             return false;
         }
         let snapshot = self.objects.snapshot();
-        let mut cluster = GatewayCluster { objects, gateway: &self.objects, ports: &mut self.ports };
+        let mut cluster = GatewayCluster {
+            objects,
+            gateway: &self.objects,
+            ports: &mut self.ports,
+            balancers: self.balancers.as_ref(),
+        };
         self.built = gateway::build(&snapshot, &self.addresses, &mut cluster);
         true
     }
@@ -214,6 +229,7 @@ struct GatewayCluster<'a> {
     objects: &'a mut Objects,
     gateway: &'a GatewayObjects,
     ports: &'a mut PortListeners,
+    balancers: Option<&'a GatewayLoadBalancers>,
 }
 
 impl Lookup for GatewayCluster<'_> {
@@ -243,8 +259,16 @@ impl Cluster for GatewayCluster<'_> {
         self.gateway.namespace(name).and_then(|namespace| namespace.metadata.labels.clone()).unwrap_or_default()
     }
 
-    fn listen(&mut self, port: u16, tls: bool) -> Result<u16, String> {
-        self.ports.open(port, tls)
+    fn listen(&mut self, gateway: &str, port: u16, tls: bool) -> Result<u16, String> {
+        self.ports.open(gateway, port, tls)
+    }
+
+    fn addresses(&self, gateway: &str) -> GatewayAddresses {
+        match self.balancers.map(|balancers| balancers.addresses(gateway)) {
+            None => GatewayAddresses::Shared,
+            Some(Some(addresses)) => GatewayAddresses::Own(addresses),
+            Some(None) => GatewayAddresses::Taken,
+        }
     }
 }
 

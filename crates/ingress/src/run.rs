@@ -21,7 +21,7 @@ use crate::{
     access_log::AccessLog,
     certificates::{TableResolver, default_certificate},
     controller::{Controller, Gateways},
-    gateway::{Built, GatewayObjects, GatewayStatusWriter, PortListeners},
+    gateway::{Built, GatewayLoadBalancers, GatewayObjects, GatewayStatusWriter, PortListeners},
     ingress_class,
     model::IngressPorts,
     proxy::{Entry, Proxy, ProxyConfig},
@@ -42,11 +42,14 @@ pub struct IngressConfig {
     pub access_log: Option<AccessLog>,
     pub metrics: Metrics,
     pub limits: Limits,
+    /// Whether each Gateway gets an address of its own from the pool of load balancers.
+    pub own_gateway_addresses: bool,
 }
 
 impl IngressConfig {
     pub fn new(addresses: Vec<IpAddr>) -> Self {
-        Self { addresses, access_log: None, metrics: Metrics::default(), limits: Limits::INGRESS }
+        let limits = Limits::INGRESS;
+        Self { addresses, access_log: None, metrics: Metrics::default(), limits, own_gateway_addresses: false }
     }
 }
 
@@ -83,6 +86,9 @@ pub async fn start(
     let proxy_config = ProxyConfig { access_log: config.access_log, metrics: config.metrics, ..ProxyConfig::default() };
     let proxy = Proxy::new(table.clone(), proxy_config, env.clone());
     let gateway_status = GatewayStatusWriter::new(config.addresses.clone(), informers.informer(), env.clone());
+    let own = config.addresses.iter().find(|ip| ip.is_ipv4()).filter(|_| config.own_gateway_addresses);
+    let balancers =
+        own.map(|own| GatewayLoadBalancers::new(*own, informers.informer(), informers.informer(), env.clone()));
     let gateways = Gateways {
         objects: GatewayObjects::new(informers.clone(), env.clone()),
         ports: PortListeners {
@@ -93,17 +99,25 @@ pub async fn start(
             limits: config.limits.clone(),
             env: env.clone(),
             shutdown: shutdown.clone(),
+            are_own: balancers.is_some(),
             open: HashMap::new(),
             wanted: HashSet::new(),
         },
         status: gateway_status.clone(),
         addresses: config.addresses.clone(),
+        balancers: balancers.clone(),
         built: Built::default(),
     };
     let controller = Controller::new(table.clone(), ports, gateways, informers.clone(), env.clone());
     let following = controller.follow(shutdown.clone()).await;
     env.spawn(following);
     let client = informers.client().clone();
+    if let Some(balancers) = balancers {
+        let (client, until) = (client.clone(), shutdown.clone());
+        env.spawn(async move {
+            until.run_until_cancelled(balancers.run(client)).await;
+        });
+    }
     let status = StatusWriter::new(config.addresses, informers, env.clone());
     let until = shutdown.clone();
     env.spawn(async move {

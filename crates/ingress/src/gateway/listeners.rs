@@ -1,6 +1,6 @@
 //! Listeners of Gateways: which are valid, what they take, and which stand in each other's way.
 //! Called by `model`; routes attach to what it makes (`attachment`).
-//! Pure (tidy: `pure_files`). Gateways share the addresses of their nodes: of two that want one port for different
+//! Pure (tidy: `pure_files`). Where Gateways share the addresses of their nodes, of two that want one port for different
 //! protocols the older one has it, and listeners of one port and host take the routes of both.
 
 use std::{collections::HashMap, sync::Arc};
@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 use rustls::sign::CertifiedKey;
 
 use super::{
-    cluster::Cluster,
+    cluster::{Cluster, GatewayAddresses},
     conditions::{ACCEPTED, CONFLICTED, DesiredCondition, PROGRAMMED, RESOLVED_REFS, fails, holds},
     reference_grants::{ReferenceGrants, Referent},
     types::{GROUP, Gateway, Listener, ObjectReference, RouteGroupKind, RouteNamespaces, key, namespace},
@@ -92,12 +92,14 @@ pub fn listeners(gateways: &[Arc<Gateway>], grants: &ReferenceGrants, cluster: &
         let of_gateway = gateway.spec.listeners.iter().map(|listener| state(gateway, listener, grants, cluster));
         let mut of_gateway: Vec<ListenerState> = of_gateway.collect();
         find_conflicts(&mut of_gateway);
-        find_conflicts_with_older(&all, &mut of_gateway);
+        if cluster.addresses(&key(&gateway.metadata)) == GatewayAddresses::Shared {
+            find_conflicts_with_older(&all, &mut of_gateway);
+        }
         all.append(&mut of_gateway);
     }
     for listener in all.iter_mut().filter(|listener| listener.is_accepted()) {
         let Some(protocol) = listener.protocol else { continue };
-        match cluster.listen(listener.port, protocol.is_tls()) {
+        match cluster.listen(&listener.gateway, listener.port, protocol.is_tls()) {
             Ok(port) => listener.served_port = Some(port),
             Err(why) => listener.accepted = fails(ACCEPTED, "PortUnavailable", why),
         }

@@ -1,6 +1,6 @@
 //! The Gateway API: Gateways and their routes become the same route table that Ingresses become.
 //! `model` is the pure core (with `listeners`, `attachment`, `rules` and what they use), `objects` follows the custom
-//! resources, `port_listeners` opens ports, `status_writer` says what came of them, `crds` defines the kinds.
+//! resources, `port_listeners` opens ports, `load_balancers` asks for addresses, `status_writer` says what came of them, `crds` defines the kinds.
 //! Invariant: what a condition says is what the route table does; both come from one build (type: `model::Built`).
 
 mod attachment;
@@ -12,6 +12,7 @@ mod crds;
 mod gateway_class;
 mod hostnames;
 mod listeners;
+mod load_balancers;
 mod model;
 mod objects;
 mod port_listeners;
@@ -24,7 +25,8 @@ mod types;
 pub use crds::install;
 pub use gateway_class::CONTROLLER;
 pub(crate) use {
-    cluster::Cluster,
+    cluster::{Cluster, GatewayAddresses},
+    load_balancers::GatewayLoadBalancers,
     model::{Built, build},
     objects::GatewayObjects,
     port_listeners::PortListeners,

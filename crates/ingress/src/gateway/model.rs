@@ -12,10 +12,11 @@ use super::{
     attachment::{Attached, RouteHead, attach},
     backend_references::{References, Referrer, Resolver},
     backend_tls::{BackendTls, PolicyState},
-    cluster::Cluster,
+    cluster::{Cluster, GatewayAddresses},
     conditions::{ACCEPTED, DesiredCondition, PROGRAMMED, RESOLVED_REFS, fails, holds},
     gateway_class,
     listeners::{ListenerProtocol, ListenerState, is_gateway, listeners},
+    load_balancers::{GatewayBalancer, GatewayBalancers},
     reference_grants::ReferenceGrants,
     rules,
     types::{
@@ -46,6 +47,8 @@ pub struct Built {
     /// Those of them where no handshake takes place.
     pub only_passthrough: BTreeSet<u16>,
     pub statuses: Statuses,
+    /// What Gateways with addresses of their own need.
+    pub balancers: GatewayBalancers,
 }
 
 /// What objects shall say, by `namespace/name`.
@@ -61,6 +64,8 @@ pub struct Statuses {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredGatewayStatus {
     pub conditions: Vec<DesiredCondition>,
+    /// Its own; none: those of the nodes.
+    pub addresses: Option<Vec<IpAddr>>,
     pub listeners: Vec<DesiredListenerStatus>,
 }
 
@@ -98,7 +103,7 @@ pub fn build(snapshot: &GatewaySnapshot, addresses: &[IpAddr], cluster: &mut dyn
     for (refusal, gateway) in refused {
         let programmed = fails(PROGRAMMED, "Invalid", "the Gateway is not accepted");
         let conditions = refusal.into_iter().chain([programmed]).collect();
-        let status = DesiredGatewayStatus { conditions, listeners: Vec::new() };
+        let status = DesiredGatewayStatus { conditions, addresses: None, listeners: Vec::new() };
         statuses.gateways.insert(key(&gateway.metadata), status);
     }
     let gateways: Vec<Arc<Gateway>> = served.into_iter().map(|(_, gateway)| gateway).collect();
@@ -116,14 +121,19 @@ pub fn build(snapshot: &GatewaySnapshot, addresses: &[IpAddr], cluster: &mut dyn
     builder.add_routes(snapshot);
     let only_passthrough = builder.only_passthrough();
     let ports = builder.ports();
+    let mut balancers = GatewayBalancers::new();
     for gateway in &gateways {
-        let status = gateway_status(gateway, &builder.listeners, addresses);
+        let own = builder.cluster.addresses(&key(&gateway.metadata));
+        if own != GatewayAddresses::Shared {
+            balancers.insert(key(&gateway.metadata), balancer(gateway, &builder.listeners));
+        }
+        let status = gateway_status(gateway, &builder.listeners, addresses, own);
         builder.statuses.gateways.insert(key(&gateway.metadata), status);
     }
     for PolicyState { key, conditions, gateways, .. } in builder.tls.into_states() {
         builder.statuses.policies.insert(key, (conditions, gateways));
     }
-    Built { ports, only_passthrough, statuses: builder.statuses }
+    Built { ports, only_passthrough, statuses: builder.statuses, balancers }
 }
 
 /// Why a Gateway is not served at all.
@@ -140,10 +150,35 @@ fn refusal(gateway: &Gateway) -> Option<DesiredCondition> {
     Some(fails(ACCEPTED, "UnsupportedAddress", format!("addresses of type {other} are not supported")))
 }
 
-fn gateway_status(gateway: &Gateway, all: &[ListenerState], addresses: &[IpAddr]) -> DesiredGatewayStatus {
+/// The address that a Gateway asks for; more than one of a family is not to be had.
+fn requested(gateway: &Gateway) -> Option<IpAddr> {
+    gateway.spec.addresses.iter().find_map(|address| address.value.as_deref()?.parse().ok())
+}
+
+fn balancer(gateway: &Gateway, all: &[ListenerState]) -> GatewayBalancer {
     let name = key(&gateway.metadata);
-    let own: Vec<&ListenerState> = all.iter().filter(|listener| listener.gateway == name).collect();
-    let accepted = match (own.iter().all(|l| l.is_programmed()), own.iter().any(|l| l.is_programmed())) {
+    let own = all.iter().filter(|listener| listener.gateway == name);
+    GatewayBalancer {
+        uid: gateway.metadata.uid.clone().unwrap_or_default(),
+        ports: own.filter_map(|listener| Some((listener.port, listener.served_port?))).collect(),
+        requested: requested(gateway),
+    }
+}
+
+fn gateway_status(
+    gateway: &Gateway,
+    all: &[ListenerState],
+    of_nodes: &[IpAddr],
+    own: GatewayAddresses,
+) -> DesiredGatewayStatus {
+    let addresses = match &own {
+        GatewayAddresses::Own(addresses) => addresses.as_slice(),
+        GatewayAddresses::Shared => of_nodes,
+        GatewayAddresses::Taken => &[],
+    };
+    let name = key(&gateway.metadata);
+    let listeners: Vec<&ListenerState> = all.iter().filter(|listener| listener.gateway == name).collect();
+    let accepted = match (listeners.iter().all(|l| l.is_programmed()), listeners.iter().any(|l| l.is_programmed())) {
         (true, _) => holds(ACCEPTED, "Accepted"),
         (false, true) => {
             let message = "some listeners are not valid".to_string();
@@ -156,16 +191,28 @@ fn gateway_status(gateway: &Gateway, all: &[ListenerState], addresses: &[IpAddr]
     let foreign = wanted.filter(|wanted| !wanted.is_empty()).find(|wanted| !is_own(wanted));
     let programmed = match foreign {
         _ if !accepted.status => fails(PROGRAMMED, "Invalid", "no listener is valid"),
-        Some(address) => fails(PROGRAMMED, "AddressNotUsable", format!("{address} is no address of a node of ours")),
+        _ if own == GatewayAddresses::Taken => {
+            fails(PROGRAMMED, "AddressNotAssigned", "a Service of somebody else has the name of the Gateway's")
+        }
+        Some(address) if own == GatewayAddresses::Shared => {
+            fails(PROGRAMMED, "AddressNotUsable", format!("{address} is no address of a node of ours"))
+        }
+        Some(address) => {
+            fails(PROGRAMMED, "AddressNotUsable", format!("{address} has not been given to the Gateway's Service"))
+        }
+        None if addresses.is_empty() && own != GatewayAddresses::Shared => {
+            fails(PROGRAMMED, "AddressNotAssigned", "the Gateway's Service has no address yet")
+        }
         None => holds(PROGRAMMED, "Programmed"),
     };
-    let listeners = own.into_iter().map(|listener| DesiredListenerStatus {
+    let listeners = listeners.into_iter().map(|listener| DesiredListenerStatus {
         name: listener.name.clone(),
         supported_kinds: listener.kinds.clone(),
         attached_routes: listener.attached_routes,
         conditions: listener.conditions(),
     });
-    DesiredGatewayStatus { conditions: vec![accepted, programmed], listeners: listeners.collect() }
+    let addresses = (own != GatewayAddresses::Shared).then(|| addresses.to_vec());
+    DesiredGatewayStatus { conditions: vec![accepted, programmed], addresses, listeners: listeners.collect() }
 }
 
 struct Builder<'a> {
@@ -356,5 +403,5 @@ fn passthrough(route: &TlsRoute, resolver: &mut Resolver<'_>) -> (Work, Referenc
 }
 
 #[cfg(test)]
-#[path = "model_tests.rs"]
+#[path = "model_tests/mod.rs"]
 mod tests;

@@ -73,7 +73,10 @@ impl GatewayStatusWriter {
         for (key, desired) in &statuses.gateways {
             let Some(gateway) = objects.get::<Gateway>("gateways", key) else { continue };
             let present = gateway.status.addresses.iter().filter_map(|address| address.value.clone()).collect();
-            let addresses = wanted(&present, &self.own, &known);
+            let addresses = match &desired.addresses {
+                Some(own) => own.iter().map(ToString::to_string).collect(),
+                None => wanted(&present, &self.own, &known),
+            };
             let made = gateway_status(desired, &gateway, addresses.into_iter(), &now);
             add("gateways", &gateway.metadata, (made != gateway.status).then(|| json!(made)));
         }

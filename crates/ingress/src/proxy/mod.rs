@@ -99,7 +99,10 @@ impl Proxy {
 /// One port that requests come in at.
 pub struct Entry {
     proxy: Arc<Proxy>,
+    /// Of the table.
     port: u16,
+    /// As clients know it.
+    shown_port: u16,
     port_text: HeaderValue,
     tls: bool,
     /// Where plain HTTP is sent that shall be HTTPS.
@@ -108,7 +111,12 @@ pub struct Entry {
 
 impl Entry {
     pub fn new(proxy: Arc<Proxy>, port: u16, tls: bool, https_port: Option<u16>) -> Arc<Self> {
-        Arc::new(Self { proxy, port, port_text: port.into(), tls, https_port })
+        Self::behind(proxy, port, port, tls, https_port)
+    }
+
+    /// One that clients reach by another port.
+    pub fn behind(proxy: Arc<Proxy>, port: u16, shown_port: u16, tls: bool, https_port: Option<u16>) -> Arc<Self> {
+        Arc::new(Self { proxy, port, shown_port, port_text: shown_port.into(), tls, https_port })
     }
 }
 
@@ -282,7 +290,7 @@ impl Entry {
         let from = crate::filters::Redirected {
             scheme: if self.tls { "https" } else { "http" },
             host: &target.host,
-            port: self.port,
+            port: self.shown_port,
             path: target.path,
             query: request.uri().query(),
         };

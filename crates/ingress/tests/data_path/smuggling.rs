@@ -1,8 +1,16 @@
-//! Requests that two readers could understand in two ways, headers that break out, and heads without end.
+//! Requests that two readers could understand in two ways, in both versions of HTTP, headers that break out, heads without
+//! end, and clients that take for ever.
 
-use ingress::RouteSettings;
+use std::time::Duration;
 
-use crate::{Front, OK, Scripted, backend};
+use ingress::{ProxyConfig, RouteSettings};
+use serve::Limits;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{Front, OK, Scripted, TEST_TIMEOUT, backend};
 
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n";
 
@@ -66,4 +74,141 @@ async fn heads_without_end_are_refused() {
     let answer = front.raw(many.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     assert_eq!(server.seen(), "");
+}
+
+/// Frames of HTTP/2 by hand: what no client library would send.
+mod http2_frames {
+    pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    pub const END_STREAM: u8 = 0x1;
+    pub const END_HEADERS: u8 = 0x4;
+
+    pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = (payload.len() as u32).to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    /// Literal fields without an index, so that nothing is changed on the way.
+    pub fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
+        let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+        fields.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
+    }
+}
+
+#[tokio::test]
+async fn what_http2_can_say_and_http1_must_not_hear_goes_nowhere() {
+    use http2_frames::{END_HEADERS, END_STREAM, PREFACE, fields, frame};
+
+    let server = Scripted::start(OK).await;
+    let front = Front::to(backend(&[server.address]), RouteSettings::default()).await;
+    // What comes back first about the request: an answer, a reset, or the end.
+    let ask = async |extra: &[(&str, &str)], body: &str| {
+        let mut all = vec![(":method", "POST"), (":scheme", "http"), (":authority", "h"), (":path", "/")];
+        for (name, value) in extra.iter().filter(|(name, _)| name.starts_with(':')) {
+            all.retain(|(held, _)| held != name);
+            all.push((name, value));
+        }
+        all.extend(extra.iter().filter(|(name, _)| !name.starts_with(':')));
+        let mut stream = TcpStream::connect(front.address).await.unwrap();
+        let request = [
+            PREFACE,
+            &frame(4, 0, 0, &[]),
+            &frame(1, END_HEADERS, 1, &fields(&all)),
+            &frame(0, END_STREAM, 1, body.as_bytes()),
+        ];
+        _ = stream.write_all(&request.concat()).await;
+        let read = async {
+            loop {
+                let mut head = [0; 9];
+                if stream.read_exact(&mut head).await.is_err() {
+                    return "closed";
+                }
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+                let mut payload = vec![0; length];
+                if stream.read_exact(&mut payload).await.is_err() {
+                    return "closed";
+                }
+                match (head[3], payload.first()) {
+                    // The index of `:status: 200` in the static table.
+                    (1, Some(0x88)) => return "200",
+                    (1, _) => return "another status",
+                    (3, _) => return "reset",
+                    (7, _) => return "goaway",
+                    _ => {}
+                }
+            }
+        };
+        env::timeout(TEST_TIMEOUT, read).await.expect("an answer")
+    };
+    assert_eq!(ask(&[("content-length", "2")], "ok").await, "200");
+    assert!(server.seen().contains("POST / HTTP/1.1"), "{}", server.seen());
+    let injected = format!("x\r\n\r\n{SMUGGLED}");
+    let line = "/ HTTP/1.1\r\nHost: h\r\n\r\nGET /smuggled";
+    for (name, extra, body) in [
+        ("a coding", &[("transfer-encoding", "chunked")][..], format!("0\r\n\r\n{SMUGGLED}")),
+        ("a length that is too small", &[("content-length", "0")], SMUGGLED.to_string()),
+        ("a length that is too large", &[("content-length", "400")], SMUGGLED.to_string()),
+        ("two lengths", &[("content-length", "0"), ("content-length", "36")], SMUGGLED.to_string()),
+        ("a line break in a value", &[("x-a", injected.as_str())], String::new()),
+        ("a line break in a name", &[("x-a: b\r\nx-c", "d")], String::new()),
+        ("a line break in the path", &[(":path", line)], String::new()),
+        ("a space in the path", &[(":path", "/smuggled HTTP/1.1")], String::new()),
+        ("a line break in the host", &[(":authority", "h\r\nX-A: smuggled")], String::new()),
+        ("a method of two words", &[(":method", "GET /smuggled HTTP/1.1")], String::new()),
+        ("connection fields", &[("connection", "upgrade"), ("upgrade", "h2c")], SMUGGLED.to_string()),
+        ("an upper case name", &[("X-A", "b")], String::new()),
+    ] {
+        let answer = ask(extra, &body).await;
+        assert_ne!(answer, "200", "{name}");
+        let seen = server.seen();
+        // What is a body stays one.
+        assert_eq!(
+            seen.matches(" HTTP/1.1\r\n").count(),
+            seen.matches("POST / HTTP/1.1\r\n").count(),
+            "{name}: {seen}"
+        );
+        assert!(!seen.contains("X-A: smuggled") && !seen.contains("/smuggled"), "{name}: {seen}");
+    }
+}
+
+#[tokio::test]
+async fn slow_clients_are_cut_off_and_hold_nobody_up() {
+    const SLOW: usize = 60;
+    let server = Scripted::start(OK).await;
+    let limits =
+        Limits { header_timeout: Duration::from_millis(500), connections_per_peer: SLOW + 20, ..Limits::INGRESS };
+    let config = ProxyConfig { request_silence_max: Duration::from_millis(500), ..ProxyConfig::default() };
+    let front = Front::start(config, limits).await;
+    front.set(&[("", "/", Some(backend(&[server.address])))], RouteSettings::default());
+    let mut slow = Vec::new();
+    for number in 0..SLOW {
+        let address = front.address;
+        slow.push(env::spawn(async move {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let begun = ["GET / HTTP/1.1\r\nHost: h\r\n", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n"];
+            _ = stream.write_all(begun[number % 2].as_bytes()).await;
+            // A head that grows for ever is cut off all the same; a body that says nothing more is, too.
+            let (mut reader, mut writer) = stream.into_split();
+            let dribble = async {
+                while number % 2 == 0 && writer.write_all(b"X-A: b\r\n").await.is_ok() {
+                    env::sleep(Duration::from_millis(50)).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            let ended = async {
+                let mut answer = Vec::new();
+                _ = reader.read_to_end(&mut answer).await;
+                String::from_utf8_lossy(&answer).into_owned()
+            };
+            tokio::select! {
+                answer = ended => answer,
+                () = dribble => unreachable!("it waits for ever"),
+            }
+        }));
+    }
+    assert!(front.get("h", "/").await.starts_with("HTTP/1.1 200 "), "others are served");
+    for one in slow {
+        let answer = env::timeout(TEST_TIMEOUT, one).await.expect("the connection is closed").unwrap();
+        assert!(!answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    assert!(front.get("h", "/").await.starts_with("HTTP/1.1 200 "));
 }

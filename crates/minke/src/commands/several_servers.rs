@@ -98,7 +98,8 @@ pub async fn run(
     let ingress = async {
         let Some(taken) = ingress else { return Ok(()) };
         let client = client(instance.data.join("kubeconfig/ingress"), "minke-ingress")?;
-        let config = IngressConfig::new(flags.node.node_ip.clone());
+        let mut config = IngressConfig::new(flags.node.node_ip.clone());
+        config.own_gateway_addresses = flags.server.load_balancer == flags::LoadBalancerMode::Layer2;
         let settings = &flags.ingress.ports;
         ingress::start(taken, settings, config, client, (env, shutdown), report, components).await
     };

@@ -197,7 +197,8 @@ async fn one_server(
     let ingress = async {
         let Some(taken) = ingress else { return Ok(()) };
         let client = in_process::client(&plane.api, ingress::USER, &[]);
-        let config = IngressConfig::new(flags.node.node_ip.clone());
+        let mut config = IngressConfig::new(flags.node.node_ip.clone());
+        config.own_gateway_addresses = flags.server.load_balancer == flags::LoadBalancerMode::Layer2;
         plane.api.show_metrics(config.metrics.clone());
         let (context, settings) = ((env, shutdown), &flags.ingress.ports);
         ingress::start(taken, settings, config, client, context, report, components).await

@@ -41,6 +41,9 @@ pub struct IngressAlone {
     /// Addresses that Ingresses show in their status [default: this machine's first]
     #[arg(long, value_name = "IP[,IP]", value_delimiter = ',')]
     pub node_ip: Vec<IpAddr>,
+    /// Give each Gateway an address of its own, from the pool of --load-balancer=layer2 (which `up` then does by itself)
+    #[arg(long)]
+    pub own_gateway_addresses: bool,
     #[command(flatten)]
     pub ports: IngressPorts,
 }

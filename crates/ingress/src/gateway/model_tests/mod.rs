@@ -1,8 +1,8 @@
 //! What Gateways and routes become: listeners, attachment, precedence, references and the conditions that say so. The
 //! cases are those of the published conformance tests in sense.
 
-#[path = "model_fixture.rs"]
 mod fixture;
+mod own_addresses;
 
 use fixture::{
     FINE, backend, built, check, class, gateway, goes_to, http_listener, http_route, one_gateway, parents, read, rule,
@@ -29,6 +29,7 @@ use crate::{
 struct World {
     certificates: BTreeMap<String, Result<Arc<CertifiedKey>, CertificateProblem>>,
     config_maps: BTreeMap<String, String>,
+    own_addresses: BTreeMap<String, GatewayAddresses>,
 }
 
 impl Lookup for World {
@@ -61,8 +62,16 @@ impl Cluster for World {
         BTreeMap::from([("kubernetes.io/metadata.name".to_string(), name.to_string())])
     }
 
-    fn listen(&mut self, port: u16, _: bool) -> Result<u16, String> {
-        if port == 9999 { Err("port 9999 can't be listened on".into()) } else { Ok(port) }
+    fn listen(&mut self, gateway: &str, port: u16, _: bool) -> Result<u16, String> {
+        match (port, self.own_addresses.keys().position(|own| own == gateway)) {
+            (9999, _) => Err("port 9999 can't be listened on".into()),
+            (port, Some(number)) => Ok(port + 10_000 * (number as u16 + 1)),
+            (port, None) => Ok(port),
+        }
+    }
+
+    fn addresses(&self, gateway: &str) -> GatewayAddresses {
+        self.own_addresses.get(gateway).cloned().unwrap_or(GatewayAddresses::Shared)
     }
 }
 
