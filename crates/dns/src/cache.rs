@@ -26,7 +26,14 @@ struct Entry {
     message: Message,
     stored: Duration,
     expires: Duration,
+    hits: u32,
+    is_refreshing: bool,
 }
+
+/// An answer that was asked for this often is asked for again before it ends.
+const POPULAR_HITS: u32 = 2;
+/// The part of its life that is left then.
+const REFRESH_DIVISOR: u32 = 10;
 
 impl Cache {
     pub fn new(capacity: usize, longest: Duration) -> Self {
@@ -53,6 +60,16 @@ impl Cache {
         Some(message)
     }
 
+    /// Counts a use of an answer; whether it is popular, about to end, and nobody was told so before.
+    pub fn begin_refresh(&mut self, key: &Key, now: Duration) -> bool {
+        let Some(entry) = self.entries.get_mut(key) else { return false };
+        entry.hits = entry.hits.saturating_add(1);
+        let ends = entry.expires.saturating_sub(now) <= (entry.expires - entry.stored) / REFRESH_DIVISOR;
+        let begins = ends && entry.hits > POPULAR_HITS && !entry.is_refreshing;
+        entry.is_refreshing |= begins;
+        begins
+    }
+
     pub fn put(&mut self, key: Key, message: &Message, now: Duration) {
         let Some(seconds) = lifetime(message) else { return };
         let expires = now + Duration::from_secs(u64::from(seconds)).min(self.longest);
@@ -67,7 +84,8 @@ impl Cache {
             }
         }
         self.order.push_back((key.clone(), now));
-        self.entries.insert(key, Entry { message: message.clone(), stored: now, expires });
+        self.entries
+            .insert(key, Entry { message: message.clone(), stored: now, expires, hits: 0, is_refreshing: false });
     }
 }
 
@@ -120,5 +138,18 @@ mod tests {
         let failure = Message::error_msg(1, OpCode::Query, ResponseCode::ServFail);
         cache.put(key("e."), &failure, second(1));
         assert!(cache.get(&key("e."), second(1)).is_none());
+    }
+
+    #[test]
+    fn popular_answers_are_refreshed_once_before_they_end() {
+        let second = Duration::from_secs;
+        let mut cache = Cache::new(2, second(3600));
+        cache.put(key("a."), &answer(100), second(0));
+        assert!(!cache.begin_refresh(&key("a."), second(95)), "asked for once");
+        assert!(!cache.begin_refresh(&key("a."), second(95)));
+        assert!(!cache.begin_refresh(&key("a."), second(50)), "not about to end");
+        assert!(cache.begin_refresh(&key("a."), second(90)));
+        assert!(!cache.begin_refresh(&key("a."), second(91)), "is under way");
+        assert!(!cache.begin_refresh(&key("b."), second(0)));
     }
 }

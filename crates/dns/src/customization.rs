@@ -24,6 +24,8 @@ pub struct Customization {
     upstreams: Arc<[SocketAddr]>,
     hosts: HashMap<Name, Vec<IpAddr>>,
     rewrites: Vec<Rewrite>,
+    /// Whether the rest of a pod's search path is looked through for it.
+    autopath: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +69,11 @@ impl Customization {
                     Err(error) => problems.push(format!("upstreamNameservers is not a list: {error}")),
                 },
                 "hosts" => lines(text).for_each(|line| made.add_host(line, &mut problems)),
+                "autopath" => match text.trim() {
+                    "true" => made.autopath = true,
+                    "false" => made.autopath = false,
+                    other => problems.push(format!("autopath is {other:?}, not true or false")),
+                },
                 "rewrite" => lines(text).for_each(|line| made.add_rewrite(line, &mut problems)),
                 other => problems.push(format!("the key {other} is not known")),
             }
@@ -114,6 +121,10 @@ impl Customization {
         if let (Some(from), Some(to)) = (name(&part(from), problems), name(&part(to), problems)) {
             self.rewrites.push(Rewrite { from, to, is_suffix });
         }
+    }
+
+    pub fn autopath(&self) -> bool {
+        self.autopath
     }
 
     /// The servers to ask about `name`; none: those of the node.

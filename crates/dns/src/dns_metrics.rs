@@ -29,6 +29,31 @@ pub static DURATION: Family = Family::histogram(
     BUCKETS,
     "How long questions took, by zone.",
 );
+/// As CoreDNS has them: messages up to 64 KiB.
+const SIZE_BUCKETS: &[f64] = &[0., 100., 200., 300., 400., 511., 1023., 2047., 4095., 8291., 16e3, 32e3, 48e3, 64e3];
+
+pub static REQUEST_SIZE: Family = Family::histogram(
+    "coredns_dns_request_size_bytes",
+    &["server", "zone", "view", "proto"],
+    SIZE_BUCKETS,
+    "How large questions were, by zone and protocol.",
+);
+pub static RESPONSE_SIZE: Family = Family::histogram(
+    "coredns_dns_response_size_bytes",
+    &["server", "zone", "view", "proto"],
+    SIZE_BUCKETS,
+    "How large answers were, by zone and protocol.",
+);
+pub static CACHE_REQUESTS: Family = Family::counter(
+    "coredns_cache_requests_total",
+    &["server", "zones", "view"],
+    "Questions for others, in memory or not.",
+);
+pub static CACHE_PREFETCH: Family = Family::counter(
+    "coredns_cache_prefetch_total",
+    &["server", "zones", "view"],
+    "Answers that were asked for again before they ended.",
+);
 pub static CACHE_HITS: Family = Family::counter(
     "coredns_cache_hits_total",
     &["server", "type", "zones", "view"],

@@ -5,7 +5,10 @@
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,10 +26,11 @@ use tokio::{
 };
 
 use crate::{
-    cache::Cache,
+    cache::{Cache, Key},
     customization::{Customization, SharedCustomization},
     dns_metrics::{
-        CACHE_ENTRIES, CACHE_HITS, CACHE_MISSES, FORWARD_DURATION, FORWARD_REJECTED, ROOT, SERVER, code_name,
+        CACHE_ENTRIES, CACHE_HITS, CACHE_MISSES, CACHE_PREFETCH, CACHE_REQUESTS, FORWARD_DURATION, FORWARD_REJECTED,
+        ROOT, SERVER, code_name,
     },
     upstreams::Upstreams,
 };
@@ -86,15 +90,33 @@ impl Forwarder {
         &self.metrics
     }
 
-    /// Upstream's answer to `query`, from memory where possible.
-    pub async fn ask(&self, query: &Query, dnssec: bool) -> Result<Message, ForwardError> {
+    /// Upstream's answer to `query`, from memory where possible. One that many ask for is renewed before it ends.
+    pub async fn ask(self: &Arc<Self>, query: &Query, dnssec: bool) -> Result<Message, ForwardError> {
         let key = (query.name().to_lowercase(), query.query_type(), dnssec);
-        if let Some(message) = self.cache.lock().get(&key, self.env.monotonic()) {
+        self.metrics.count(&CACHE_REQUESTS, &[SERVER, ROOT, ""]);
+        let known = {
+            let (now, mut cache) = (self.env.monotonic(), self.cache.lock());
+            cache.get(&key, now).map(|message| (message, cache.begin_refresh(&key, now)))
+        };
+        if let Some((message, refresh)) = known {
             let of = if message.answers.is_empty() { "denial" } else { "success" };
             self.metrics.count(&CACHE_HITS, &[SERVER, of, ROOT, ""]);
+            if refresh {
+                self.metrics.count(&CACHE_PREFETCH, &[SERVER, ROOT, ""]);
+                let (forwarder, query) = (self.clone(), query.clone());
+                self.env.spawn(async move {
+                    if let Err(error) = forwarder.ask_others(key, &query, dnssec).await {
+                        tracing::debug!(name = %query.name(), %error, "failed to renew an answer");
+                    }
+                });
+            }
             return Ok(message);
         }
         self.metrics.count(&CACHE_MISSES, &[SERVER, ROOT, ""]);
+        self.ask_others(key, query, dnssec).await
+    }
+
+    async fn ask_others(&self, key: Key, query: &Query, dnssec: bool) -> Result<Message, ForwardError> {
         let _slot = self.slots.try_acquire().map_err(|_| {
             self.metrics.count(&FORWARD_REJECTED, &[]);
             ForwardError::Overloaded

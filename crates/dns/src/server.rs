@@ -14,7 +14,7 @@ use std::{
 use env::Env;
 use hickory_proto::{
     op::{Edns, Message, MessageType, OpCode, Query, ResponseCode},
-    rr::{DNSClass, Name, RData, Record, RecordType},
+    rr::{DNSClass, Name, RData, Record, RecordType, rdata::CNAME},
 };
 use parking_lot::RwLock;
 use serve::Slots;
@@ -25,7 +25,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    dns_metrics::{DURATION, REQUESTS, RESPONSES, ROOT, SERVER, code_name, type_name},
+    dns_metrics::{DURATION, REQUEST_SIZE, REQUESTS, RESPONSE_SIZE, RESPONSES, ROOT, SERVER, code_name, type_name},
     forward::{Forwarder, UDP_PAYLOAD_BYTES},
     index::Zone,
     zone::Answer,
@@ -43,6 +43,8 @@ const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const ALIAS_CHAIN_MAX: usize = 8;
 /// As CoreDNS' plugin of that name has it.
 const HOST_TTL_SECONDS: u32 = 3600;
+/// Of an alias that stands for a search: as long as Services' names are remembered.
+const SEARCH_TTL_SECONDS: u32 = 5;
 /// In bytes: a name that was there before, and nothing in it.
 const RECORD_BYTES_MIN: usize = 12;
 
@@ -54,7 +56,7 @@ pub struct Server {
 pub(crate) struct Shared {
     env: Env,
     zone: Arc<RwLock<Zone>>,
-    pub(crate) forwarder: Forwarder,
+    pub(crate) forwarder: Arc<Forwarder>,
     tcp_slots: Slots,
     forwarded_slots: Slots,
     turn: AtomicUsize,
@@ -101,26 +103,23 @@ async fn serve_udp(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
     loop {
         // An error here is about a client that went away; the socket stays.
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
-        let asked = shared.asked("udp", from);
+        let asked = shared.asked("udp", from, length);
         match shared.begin(&buffer[..length]) {
             QueryProgress::Nothing => {}
             QueryProgress::Done { response, limit } => {
-                shared.count(&asked, &response);
-                let _ = socket.send_to(&encode(response, limit), from).await;
+                let _ = socket.send_to(&shared.counted(&asked, response, limit), from).await;
             }
             QueryProgress::Ask(mut pending) => {
                 let Some(slot) = shared.forwarded_slots.take(Some(from.ip())) else {
                     pending.response.metadata.response_code = ResponseCode::ServFail;
-                    shared.count(&asked, &pending.response);
-                    let _ = socket.send_to(&encode(pending.response, pending.limit), from).await;
+                    let _ = socket.send_to(&shared.counted(&asked, pending.response, pending.limit), from).await;
                     continue;
                 };
                 let (shared, socket) = (shared.clone(), socket.clone());
                 shared.env.clone().spawn(async move {
                     let limit = pending.limit;
                     let response = shared.finish(*pending).await;
-                    shared.count(&asked, &response);
-                    let _ = socket.send_to(&encode(response, limit), from).await;
+                    let _ = socket.send_to(&shared.counted(&asked, response, limit), from).await;
                     drop(slot);
                 });
             }
@@ -149,14 +148,13 @@ async fn converse(shared: &Shared, mut stream: TcpStream, from: SocketAddr) {
             Ok::<_, std::io::Error>(bytes)
         };
         let Some(Ok(bytes)) = shared.env.timeout(TCP_IDLE_TIMEOUT, question).await else { return };
-        let asked = shared.asked("tcp", from);
+        let asked = shared.asked("tcp", from, bytes.len());
         let response = match shared.begin(&bytes) {
             QueryProgress::Nothing => return,
             QueryProgress::Done { response, .. } => response,
             QueryProgress::Ask(pending) => shared.finish(*pending).await,
         };
-        shared.count(&asked, &response);
-        let bytes = encode(response, usize::from(u16::MAX));
+        let bytes = shared.counted(&asked, response, usize::from(u16::MAX));
         let length = (bytes.len() as u16).to_be_bytes();
         let answer = [&length[..], &bytes].concat();
         let Some(Ok(())) = shared.env.timeout(TCP_IDLE_TIMEOUT, stream.write_all(&answer)).await else { return };
@@ -180,6 +178,8 @@ pub(crate) struct Pending {
     query: Query,
     /// What was asked for in the place of the name in the question.
     rewritten: Option<Query>,
+    /// Whether it was found on the search path: `response` has nothing but an alias to it.
+    is_searched: bool,
     dnssec: bool,
     pub(crate) limit: usize,
 }
@@ -189,6 +189,7 @@ struct CountedQuery {
     began: Duration,
     protocol: &'static str,
     family: &'static str,
+    bytes: usize,
 }
 
 impl Shared {
@@ -197,7 +198,7 @@ impl Shared {
         Self {
             env,
             zone,
-            forwarder,
+            forwarder: Arc::new(forwarder),
             tcp_slots: Slots::new(TCP_CONNECTIONS_MAX, TCP_CONNECTIONS_PER_PEER_MAX),
             forwarded_slots: Slots::new(FORWARDED_MAX, FORWARDED_PER_PEER_MAX),
             turn: AtomicUsize::new(0),
@@ -206,13 +207,14 @@ impl Shared {
         }
     }
 
-    fn asked(&self, protocol: &'static str, from: SocketAddr) -> CountedQuery {
+    fn asked(&self, protocol: &'static str, from: SocketAddr, bytes: usize) -> CountedQuery {
         // A socket of both families shows the old one as part of the new one.
         let family = if from.ip().to_canonical().is_ipv4() { "1" } else { "2" };
-        CountedQuery { began: self.env.monotonic(), protocol, family }
+        CountedQuery { began: self.env.monotonic(), protocol, family, bytes }
     }
 
-    fn count(&self, asked: &CountedQuery, response: &Message) {
+    /// The bytes of an answer, counted.
+    fn counted(&self, asked: &CountedQuery, response: Message, limit: usize) -> Vec<u8> {
         let metrics = self.forwarder.metrics();
         let query = response.queries.first();
         let zone = match query {
@@ -224,6 +226,10 @@ impl Shared {
         metrics.count(&RESPONSES, &[SERVER, zone, "", code_name(response.metadata.response_code), ""]);
         let took = (self.env.monotonic() - asked.began).as_secs_f64();
         metrics.observe(&DURATION, &[SERVER, zone, ""], took);
+        metrics.observe(&REQUEST_SIZE, &[SERVER, zone, "", asked.protocol], asked.bytes as f64);
+        let bytes = encode(response, limit);
+        metrics.observe(&RESPONSE_SIZE, &[SERVER, zone, "", asked.protocol], bytes.len() as f64);
+        bytes
     }
 
     pub(crate) fn begin(&self, bytes: &[u8]) -> QueryProgress {
@@ -275,10 +281,27 @@ impl Shared {
         let asked = rewritten.as_ref().unwrap_or(query);
         match self.answer_locally(&mut response, asked) {
             None => {
+                if customization.autopath()
+                    && rewritten.is_none()
+                    && response.metadata.response_code == ResponseCode::NXDomain
+                    && let Some((found, query)) = self.look_further(&response, query)
+                {
+                    return match query {
+                        None => QueryProgress::Done { response: found, limit },
+                        Some(query) => {
+                            let pending =
+                                Pending { response: found, query, rewritten, is_searched: true, dnssec, limit };
+                            QueryProgress::Ask(Box::new(pending))
+                        }
+                    };
+                }
                 rename(&mut response, rewritten.as_ref());
                 QueryProgress::Done { response, limit }
             }
-            Some(query) => QueryProgress::Ask(Box::new(Pending { response, query, rewritten, dnssec, limit })),
+            Some(query) => {
+                let pending = Pending { response, query, rewritten, is_searched: false, dnssec, limit };
+                QueryProgress::Ask(Box::new(pending))
+            }
         }
     }
 
@@ -323,18 +346,53 @@ impl Shared {
         None
     }
 
+    /// What a pod would ask for next, as its name is not in its own namespace: the answer in the first domain of its search
+    /// path that has one, under an alias; with what others have to be asked for where none has. `None` for other names.
+    fn look_further(&self, nowhere: &Message, query: &Query) -> Option<(Message, Option<Query>)> {
+        if !matches!(query.query_type(), RecordType::A | RecordType::AAAA) {
+            return None;
+        }
+        let services = Name::from_ascii("svc").ok()?.append_domain(&self.origin).ok()?;
+        let labels: Vec<&[u8]> = query.name().iter().collect();
+        // What the pod asked for, its namespace, and the domain of Services.
+        let own = labels.len().checked_sub(usize::from(services.num_labels()) + 1).filter(|own| *own > 0)?;
+        if !services.zone_of(query.name()) {
+            return None;
+        }
+        for domain in [&services, &self.origin, &Name::root()] {
+            let name = Name::from_labels(labels[..own].iter().copied().chain(domain.iter())).ok()?;
+            let alias = RData::CNAME(CNAME(name.clone()));
+            let mut found = nowhere.clone();
+            found.authorities.clear();
+            found.metadata.response_code = ResponseCode::NoError;
+            found.add_answer(Record::from_rdata(query.name().clone(), SEARCH_TTL_SECONDS, alias));
+            let others = self.answer_locally(&mut found, &Query::query(name, query.query_type()));
+            if others.is_some() || found.metadata.response_code == ResponseCode::NoError {
+                return Some((found, others));
+            }
+        }
+        None
+    }
+
     async fn finish(&self, pending: Pending) -> Message {
-        let Pending { mut response, query, rewritten, dnssec, .. } = pending;
+        let Pending { mut response, query, rewritten, is_searched, dnssec, .. } = pending;
         match self.forwarder.ask(&query, dnssec).await {
             Ok(answer) => {
                 response.metadata.response_code = answer.metadata.response_code;
                 response.metadata.authentic_data = answer.metadata.authentic_data;
+                if is_searched && answer.metadata.response_code == ResponseCode::NXDomain {
+                    // Nowhere on the search path: an alias to nothing would end the client's own search.
+                    response.answers.clear();
+                }
                 response.answers.extend(answer.answers.into_iter().filter(|record| !own_alias(record, &query)));
                 response.authorities.extend(answer.authorities);
                 response.additionals.extend(answer.additionals);
             }
             Err(error) => {
                 tracing::debug!(name = %query.name(), %error, "failed to forward a question");
+                if is_searched {
+                    response.answers.clear();
+                }
                 // The alias itself is known even when its target is not.
                 if response.answers.is_empty() {
                     response.metadata.response_code = ResponseCode::ServFail;

@@ -118,3 +118,41 @@ async fn a_config_map_names_other_servers_hosts_and_names() {
     shared.forwarder.customize(Customization::default());
     assert_eq!(ask(address, "db.acme.local.").await, "SERVFAIL", "what was remembered is forgotten");
 }
+
+/// As pods with `ndots: 5` ask: the names of their search path one after the other.
+#[tokio::test]
+async fn a_search_path_is_looked_through_where_the_config_map_says_so() {
+    let upstream = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (address, shared) = start(&[upstream.local_addr().unwrap()]).await;
+    env::spawn(async move {
+        let mut buffer = [0; 512];
+        while let Ok((length, from)) = upstream.recv_from(&mut buffer).await {
+            let question = Message::from_vec(&buffer[..length]).unwrap();
+            let name = question.queries[0].name().clone();
+            let mut answer = Message::response(question.metadata.id, OpCode::Query);
+            answer.add_queries(question.queries.iter().cloned());
+            match name.to_string().as_str() {
+                "www.example.com." => {
+                    let data = RData::A("192.0.2.7".parse().unwrap());
+                    answer.add_answer(Record::from_rdata(name, 60, data));
+                }
+                _ => answer.metadata.response_code = ResponseCode::NXDomain,
+            }
+            upstream.send_to(&answer.to_vec().unwrap(), from).await.unwrap();
+        }
+    });
+    let asked = "www.example.com.d.svc.cluster.local.";
+    let before = ask(address, asked).await;
+    assert!(before.starts_with("NXDomain"), "{before}");
+    let config_map = |value: &str| Customization::parse(&[("autopath".into(), value.into())].into());
+    assert_eq!(config_map("perhaps").1.len(), 1);
+    let (customization, problems) = config_map("true");
+    assert!(problems.is_empty());
+    shared.forwarder.customize(customization);
+    let found = ask(address, asked).await;
+    assert!(found.starts_with("NoError") && found.contains("192.0.2.7") && found.contains("CNAME"), "{found}");
+    for nowhere in ["no.example.com.d.svc.cluster.local.", "d.svc.cluster.local.", "www.example.com.cluster.local."] {
+        let answer = ask(address, nowhere).await;
+        assert!(!answer.contains("CNAME"), "{nowhere}: {answer}");
+    }
+}
