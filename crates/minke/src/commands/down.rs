@@ -18,6 +18,7 @@ use crate::{
         preflight, process, sysctls,
     },
     flags,
+    network::cni_directories,
 };
 
 pub fn down(flags: &flags::Down) -> Result<()> {
@@ -170,6 +171,7 @@ fn remove_network(instance: &Instance) -> Result<()> {
         data_dir: instance.cni_data(),
     };
     cni::cleanup(&params).map_err(|e| anyhow::anyhow!("failed to remove the pod network: {e:?}"))?;
+    cni_directories::remove_recorded(instance)?;
     proxy::withdraw_recorded(&instance.announced_addresses());
     let tables = [instance.proxy_table(), instance.policy_table()];
     let tables = tables.iter().flat_map(|table| ["ip", "ip6", "inet"].map(|family| (family, table)));

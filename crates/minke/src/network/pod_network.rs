@@ -19,7 +19,7 @@ use crate::{
     certificates::pki::write_private,
     cluster::{host, instance::Instance},
     flags::{self, Choice},
-    network::{nft_repair, retry_with_events::RetryWithEvents},
+    network::{cni_directories, nft_repair, retry_with_events::RetryWithEvents},
     node::own_node::OwnNode,
 };
 
@@ -40,13 +40,12 @@ fn mtu(flags: &flags::Node) -> Option<u32> {
     (flags.pod_network == flags::PodNetwork::Vxlan).then(|| vxlan_mtu(flags))
 }
 
-fn network_file(instance: &Instance) -> PathBuf {
-    instance.cni_conf().join("10-minke.conflist")
-}
+/// In the directory where the runtime looks.
+const NETWORK_FILE: &str = "10-minke.conflist";
 
 /// Pods that start before the network is configured anew must not get one of another kind from last time.
 pub fn forget_other_kind(flags: &flags::Node, instance: &Instance) -> Result<()> {
-    let file = network_file(instance);
+    let file = cni_directories::conf_dir(flags, instance).join(NETWORK_FILE);
     let Ok(text) = std::fs::read(&file) else { return Ok(()) };
     let kept: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     let kept = kept["plugins"][0]["mtu"].as_u64();
@@ -63,6 +62,8 @@ fn ranges(node: &Node) -> Option<Vec<IpNet>> {
 
 pub struct Network {
     pub instance: Instance,
+    /// Where the runtime looks for configurations.
+    pub conf_dir: PathBuf,
     pub mtu: Option<u32>,
     /// Pods and Services of the whole cluster.
     pub cluster_cidrs: Vec<IpNet>,
@@ -80,7 +81,8 @@ impl Network {
         service_rules: AppliedState,
     ) -> Self {
         let policy_socket = flags.enforces_network_policy().then(|| instance.policy_socket());
-        Self { instance: instance.clone(), mtu: mtu(flags), cluster_cidrs, service_rules, policy_socket }
+        let conf_dir = cni_directories::conf_dir(flags, instance);
+        Self { instance: instance.clone(), conf_dir, mtu: mtu(flags), cluster_cidrs, service_rules, policy_socket }
     }
 
     /// Who has addresses of it.
@@ -148,8 +150,10 @@ impl Network {
         let network = conflist.clone();
         let made = env::spawn_blocking(move || cni::prepare(&network)).await?;
         made.context("failed to make the pod network")?;
-        std::fs::create_dir_all(self.instance.cni_conf())?;
-        write_private(&network_file(&self.instance), &serde_json::to_string_pretty(conflist)?)
+        std::fs::create_dir_all(&self.conf_dir)?;
+        let file = self.conf_dir.join(NETWORK_FILE);
+        cni_directories::record(&file, &self.instance)?;
+        write_private(&file, &serde_json::to_string_pretty(conflist)?)
     }
 }
 
@@ -250,8 +254,9 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let cluster_cidrs = ["10.99.0.0/16", "fd99::/48"].map(|range| range.parse().unwrap()).to_vec();
         let (instance, service_rules) = (Instance::new(data.path()), AppliedState::default());
-        let network = Network { instance, mtu: None, cluster_cidrs, service_rules, policy_socket: None };
-        let (file, bridge) = (network_file(&network.instance), network.instance.bridge());
+        let conf_dir = instance.cni_conf();
+        let network = Network { instance, conf_dir, mtu: None, cluster_cidrs, service_rules, policy_socket: None };
+        let (file, bridge) = (network.conf_dir.join(NETWORK_FILE), network.instance.bridge());
         let own = OwnNode { client: client.clone(), name: "n".into() };
         let served = Arc::new(Mutex::new(Vec::new()));
         let (log, until, task_env) = (served.clone(), shutdown.clone(), env.clone());

@@ -66,6 +66,13 @@ fn arguments(instance: &Instance, node: &Instance, servers: &str, flags: &flags:
         flag("feature-gates", gates);
     }
     flag("cni", flags.node.cni.name().to_string());
+    // A network of ours has a configuration per node; one of somebody else's is the machine's.
+    let directories = [("cni-conf-dir", &flags.node.cni_directories.cni_conf_dir), ("cni-bin-dir", &flags.node.cni_directories.cni_bin_dir)];
+    for (name, directory) in directories.into_iter().filter(|_| flags.node.cni == flags::Choice::None) {
+        if let Some(directory) = directory {
+            flag(name, path(directory));
+        }
+    }
     if let Some(enforcer) = flags.node.network_policy {
         flag("network-policy", enforcer.name().to_string());
     }
