@@ -2,7 +2,10 @@
 //! Used by `resolve`.
 //! An expired token is exchanged with the refresh token, and the new one written to the kubeconfig.
 
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use base64::{
+    Engine,
+    prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
+};
 use http::{Method, header};
 use serde_json::Value;
 
@@ -54,21 +57,23 @@ pub async fn id_token(places: &Places, user: &Entry, env: &env::Env) -> Result<S
         Some(at) => endpoint.split_at(at),
         None => (endpoint, "/"),
     };
-    let body = [
-        ("grant_type", "refresh_token"),
-        ("refresh_token", refresh),
-        ("client_id", text("client-id")),
-        ("client_secret", text("client-secret")),
-    ];
-    let body: Vec<String> =
-        body.iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| format!("{k}={}", query_escape(v))).collect();
-    let answer = open(Connection { server: server.to_string(), ..connection })?
-        .call(Method::POST, path)
-        .header(header::ACCEPT, "application/json")
-        .body("application/x-www-form-urlencoded", body.join("&"))
-        .value()
-        .await
-        .map_err(|e| Failure::message(format!("failed to refresh token: {}", e.text())))?;
+    let rest = open(Connection { server: server.to_string(), ..connection })?;
+    let grant = format!("grant_type=refresh_token&refresh_token={}", query_escape(refresh));
+    let (id, secret) = (query_escape(text("client-id")), query_escape(text("client-secret")));
+    let ask = |body: String| {
+        let call = rest.call(Method::POST, path).header(header::ACCEPT, "application/json");
+        call.body("application/x-www-form-urlencoded", body)
+    };
+    // Providers differ in where they want the client's name, and none says so: as in client-go, the header comes first.
+    let login = format!("Basic {}", BASE64_STANDARD.encode(format!("{id}:{secret}")));
+    let answer = match ask(grant.clone()).header(header::AUTHORIZATION, login).value().await {
+        Err(Failure::Status(_)) => {
+            let secret = if secret.is_empty() { String::new() } else { format!("&client_secret={secret}") };
+            ask(format!("{grant}&client_id={id}{secret}")).value().await
+        }
+        other => other,
+    };
+    let answer = answer.map_err(|e| Failure::message(format!("failed to refresh token: {}", e.text())))?;
     let fresh = answer["id_token"]
         .as_str()
         .ok_or_else(|| Failure::message("token response did not contain an id_token, either the scope \"openid\" wasn't requested upon login, or the provider doesn't support id_tokens as part of the refresh response"))?;
@@ -78,7 +83,6 @@ pub async fn id_token(places: &Places, user: &Entry, env: &env::Env) -> Result<S
 }
 
 fn authority(user: &Entry, config: &Value) -> Result<Vec<u8>> {
-    use base64::prelude::BASE64_STANDARD;
     if let Some(data) = config["idp-certificate-authority-data"].as_str() {
         return BASE64_STANDARD
             .decode(data)
@@ -104,7 +108,75 @@ fn persist(places: &Places, user: &Entry, id_token: &str, refresh_token: &str) -
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::RefCell, path::PathBuf};
+
+    use serde_json::json;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
     use super::*;
+
+    /// A provider that wants clients named in the body; what it was asked.
+    async fn provide(listener: &TcpListener, asked: &RefCell<Vec<String>>) {
+        let issuer = format!("http://{}", listener.local_addr().expect("an address"));
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("somebody asks");
+            let mut request = Vec::new();
+            let whole = |request: &[u8]| {
+                let text = String::from_utf8_lossy(request).to_lowercase();
+                let (head, body) = text.split_once("\r\n\r\n")?;
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+                (body.len() >= length.unwrap_or(0)).then_some(())
+            };
+            while whole(&request).is_none() {
+                request.push(stream.read_u8().await.expect("a request"));
+            }
+            let text = String::from_utf8_lossy(&request).into_owned();
+            let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_string();
+            let (code, answer) = match (text.starts_with("GET "), body.contains("client_id=")) {
+                (true, _) => (200, json!({"token_endpoint": format!("{issuer}/token")})),
+                (false, false) => (401, json!({"error": "invalid_client"})),
+                (false, true) => (200, json!({"id_token": "new", "refresh_token": "next"})),
+            };
+            asked.borrow_mut().push(format!("{} {body}", text.lines().next().unwrap_or_default()));
+            let answer = answer.to_string();
+            let head = format!("HTTP/1.1 {code} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", answer.len());
+            stream.write_all(format!("{head}{answer}").as_bytes()).await.expect("it listens");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_that_has_ended_is_exchanged_and_kept() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let issuer = format!("http://{}", listener.local_addr().expect("an address"));
+        let folder = tempfile::tempdir().expect("a directory");
+        let file: PathBuf = folder.path().join("config");
+        let provider = json!({"name": "oidc", "config": {"client-id": "me", "client-secret": "s&t", "id-token": "old",
+            "idp-issuer-url": issuer, "refresh-token": "first"}});
+        let user = json!({"auth-provider": provider});
+        let config = json!({"kind": "Config", "apiVersion": "v1", "users": [{"name": "u", "user": user}]});
+        std::fs::write(&file, config.to_string()).expect("a file");
+        let places = Places { files: vec![file.clone()], explicit: true };
+        let user = Entry { name: "u".into(), value: user, file: file.clone() };
+        let (asked, env) = (RefCell::default(), env::Env::real());
+        let fresh = tokio::select! {
+            fresh = id_token(&places, &user, &env) => fresh,
+            () = provide(&listener, &asked) => unreachable!("it goes on"),
+        };
+        assert_eq!(fresh.map_err(|failure| failure.text()).as_deref(), Ok("new"));
+        let grant = "grant_type=refresh_token&refresh_token=first";
+        let wanted = [
+            "GET /.well-known/openid-configuration HTTP/1.1 ".to_string(),
+            format!("POST /token HTTP/1.1 {grant}"),
+            format!("POST /token HTTP/1.1 {grant}&client_id=me&client_secret=s%26t"),
+        ];
+        assert_eq!(*asked.borrow(), wanted);
+        let kept = crate::kubeconfig::read(&file).unwrap_or_default().users.remove(0).value;
+        let kept = &kept["auth-provider"]["config"];
+        assert_eq!((&kept["id-token"], &kept["refresh-token"]), (&json!("new"), &json!("next")));
+    }
 
     #[test]
     fn a_token_ends_with_its_claim() {
