@@ -3,7 +3,7 @@
 //! A reader that went away ends the program quietly, as it ends any other.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     io::{self, BufWriter, ErrorKind, IsTerminal, Write},
     pin::Pin,
     rc::Rc,
@@ -19,6 +19,7 @@ struct Streams {
     out: RefCell<Box<dyn Write>>,
     err: RefCell<Box<dyn Write>>,
     out_is_terminal: bool,
+    bytes_written: Cell<u64>,
 }
 
 /// As a shell sees a program that a broken pipe ended.
@@ -39,6 +40,7 @@ impl Output {
             out: RefCell::new(Box::new(BufWriter::with_capacity(64 << 10, io::stdout()))),
             err: RefCell::new(Box::new(io::stderr())),
             out_is_terminal: io::stdout().is_terminal(),
+            bytes_written: Cell::new(0),
         }))
     }
 
@@ -47,6 +49,7 @@ impl Output {
             out: RefCell::new(Box::new(out)),
             err: RefCell::new(Box::new(err)),
             out_is_terminal: false,
+            bytes_written: Cell::new(0),
         }))
     }
 
@@ -59,7 +62,17 @@ impl Output {
         self.bytes(text.as_bytes());
     }
 
+    /// By `bytes` and `error_bytes`, which carry what others say.
+    pub fn bytes_written(&self) -> u64 {
+        self.0.bytes_written.get()
+    }
+
+    fn count(&self, bytes: &[u8]) {
+        self.0.bytes_written.set(self.0.bytes_written.get() + bytes.len() as u64);
+    }
+
     pub fn bytes(&self, bytes: &[u8]) {
+        self.count(bytes);
         check(self.0.out.borrow_mut().write_all(bytes));
     }
 
@@ -77,6 +90,7 @@ impl Output {
     }
 
     pub fn error_bytes(&self, bytes: &[u8]) {
+        self.count(bytes);
         self.flush();
         check(self.0.err.borrow_mut().write_all(bytes));
     }

@@ -193,14 +193,23 @@ async fn attached(session: &Session, matches: &Matches, info: &Info) -> Result<(
     let done = ["Succeeded", "Failed"].contains(&pod["status"]["phase"].as_str().unwrap_or_default());
     let (stdin, tty, quiet) = (matches.bool("stdin"), matches.bool("tty"), matches.bool("quiet"));
     let talked = match done {
-        true => Err(Failure::message("container is done")),
+        true => Ok(false),
         false => attach_to(session, &pod, &container, stdin, tty, quiet).await,
     };
-    if let Err(failure) = talked {
-        if matches!(failure, Failure::Exit(_)) {
-            return Err(failure);
+    let was_heard = match talked {
+        Ok(was_heard) => was_heard,
+        Err(failure @ Failure::Exit(_)) => return Err(failure),
+        Err(failure) => {
+            session.output.warn(&format!(
+                "warning: couldn't attach to pod/{}, falling back to streaming logs: {}",
+                info.name,
+                failure.text()
+            ));
+            false
         }
-        // A container that was too quick for us has left a log.
+    };
+    // A container that was too quick for us has left a log.
+    if !was_heard {
         let call = session.rest().await?.get(format!("{}/log", info.path()?)).query("container", container.as_str());
         session.output.bytes(&call.bytes().await?);
     }

@@ -47,6 +47,9 @@ pub static COMMAND: Command = Command {
 const EVICTION_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 async fn drain(session: &Session, matches: &Matches) -> Result<()> {
+    if api::selectors::LabelSelector::parse(matches.str("pod-selector")).is_err() {
+        return Err(Failure::message("--pod-selector=<pod_selector> must be a valid label selector"));
+    }
     let dry_run = DryRun::of(session, matches)?;
     let nodes = cordon::nodes(session, matches).await?;
     for node in &nodes {

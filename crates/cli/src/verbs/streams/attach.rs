@@ -54,10 +54,13 @@ async fn attach(session: &Session, matches: &Matches) -> Result<()> {
     }
     let container = choose(session, &pod, matches.str("container"), matches.bool("quiet"))
         .map_err(|failure| failure.behind("cannot attach to the container: "))?;
-    attach_to(session, &pod, &container, matches.bool("stdin"), matches.bool("tty"), matches.bool("quiet")).await
+    attach_to(session, &pod, &container, matches.bool("stdin"), matches.bool("tty"), matches.bool("quiet"))
+        .await
+        .map(drop)
 }
 
 /// Attaches; the person is told how to begin, because a shell has printed its prompt already.
+/// Says whether the container was heard: one that is quick may have said everything before.
 pub async fn attach_to(
     session: &Session,
     pod: &Value,
@@ -65,7 +68,7 @@ pub async fn attach_to(
     stdin: bool,
     tty: bool,
     quiet: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let spec = ["containers", "initContainers", "ephemeralContainers"]
         .iter()
         .flat_map(|field| pod["spec"][*field].as_array().into_iter().flatten())
@@ -90,8 +93,9 @@ pub async fn attach_to(
         session.output.warn("If you don't see a command prompt, try pressing enter.");
     }
     let remote = Remote { pod, container, subresource: "attach", command: &[], stdin, tty };
-    match talk(session, &remote).await? {
-        0 => Ok(()),
+    let talked = talk(session, &remote).await?;
+    match talked.code {
+        0 => Ok(talked.was_heard),
         code => Err(Failure::Exit(code)),
     }
 }

@@ -98,6 +98,8 @@ async fn execute(
     stdin: Option<pipe::Receiver>,
     stdout: &mut (dyn AsyncWrite + Unpin),
 ) -> Result<()> {
+    // What tar complains of while it packs is printed like any other output.
+    let is_download = stdin.is_none();
     let mut selected = crate::resource::Selection::of(session, matches)?;
     if !at.namespace.is_empty() {
         selected.namespace = at.namespace.clone();
@@ -126,8 +128,10 @@ async fn execute(
     };
     let code = channels::carry(socket, &protocol, streams).await?;
     let complaint = complaint.into_inner();
-    if !complaint.is_empty() {
-        session.output.error_bytes(&complaint);
+    match is_download {
+        true => session.output.bytes(&complaint),
+        false if complaint.is_empty() => {}
+        false => session.output.error_bytes(&complaint),
     }
     match code {
         0 => Ok(()),

@@ -107,7 +107,7 @@ async fn exec(session: &Session, matches: &Matches) -> Result<()> {
     }
     let remote =
         Remote { pod: &pod, container: &container, subresource: "exec", command, stdin: matches.bool("stdin"), tty };
-    match talk(session, &remote).await? {
+    match talk(session, &remote).await?.code {
         0 => Ok(()),
         code => {
             session.output.warn(&format!("command terminated with exit code {code}"));
@@ -128,8 +128,15 @@ pub fn path(remote: &Remote) -> String {
     format!("/api/v1/namespaces/{namespace}/pods/{name}/{}?{}", remote.subresource, query.join("&"))
 }
 
-/// A session with this process's own streams; the exit code.
-pub async fn talk(session: &Session, remote: &Remote<'_>) -> Result<u8> {
+/// How a session with a container ended.
+pub struct Talked {
+    pub code: u8,
+    /// Whether the container said anything.
+    pub was_heard: bool,
+}
+
+/// A session with this process's own streams.
+pub async fn talk(session: &Session, remote: &Remote<'_>) -> Result<Talked> {
     let (socket, protocol) = channels::open(session, &path(remote), PROTOCOLS).await?;
     session.output.flush();
     let kept = match (remote.stdin, remote.tty) {
@@ -139,6 +146,7 @@ pub async fn talk(session: &Session, remote: &Remote<'_>) -> Result<u8> {
     };
     let mut output = session.output.clone();
     let errors = session.output.clone();
+    let before = output.bytes_written();
     let ended = channels::carry(
         socket,
         &protocol,
@@ -151,5 +159,5 @@ pub async fn talk(session: &Session, remote: &Remote<'_>) -> Result<u8> {
     )
     .await;
     drop(kept);
-    ended
+    Ok(Talked { code: ended?, was_heard: session.output.bytes_written() > before })
 }

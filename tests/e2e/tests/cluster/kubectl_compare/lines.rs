@@ -468,7 +468,10 @@ pub const LINES: &[&str] = &[
     "alpha kuberc view --kuberc=/nothere",
     "get cm --kuberc=/nothere",
     "get cm --kuberc=",
-    // Changes that stay, what they refuse, and what comes of them.
+];
+
+/// Changes that stay, what they refuse, and what comes of them; and documents that are wrong.
+pub const CHANGES: &[&str] = &[
     "create sa robot",
     "create token robot --bound-object-kind=Nope --bound-object-name=x",
     "create token robot --bound-object-name=x",

@@ -13,7 +13,7 @@ use std::{
 
 use documents::DOCUMENTS;
 use e2e::{Kubectl, minke};
-use lines::LINES;
+use lines::{CHANGES, LINES};
 
 use crate::kubectl;
 
@@ -84,6 +84,16 @@ fn same(text: &str) -> String {
 
 #[test]
 fn command_lines_end_as_with_stock_kubectl() {
+    check(LINES);
+}
+
+#[test]
+fn changes_end_as_with_stock_kubectl() {
+    check(CHANGES);
+}
+
+#[track_caller]
+fn check(lines: &[&str]) {
     let folder = tempfile::tempdir().expect("a directory");
     let link = folder.path().join("kubectl");
     std::os::unix::fs::symlink(std::fs::canonicalize(minke()).expect("minke"), &link).expect("a link");
@@ -106,7 +116,7 @@ fn command_lines_end_as_with_stock_kubectl() {
         ns.run(&["rollout", "status", "deploy/web"]);
     }
     let mut different = Vec::new();
-    for line in LINES {
+    for line in lines {
         let both = || {
             let found = run(&ours.with_program(&link), line, &file, &documents).replace(&ours.name, "NS");
             (found, run(&stocks.with_program(&stock()), line, &file, &documents).replace(&stocks.name, "NS"))
@@ -123,5 +133,5 @@ fn command_lines_end_as_with_stock_kubectl() {
             different.push(format!("== kubectl {line}\n-- ours\n{found}-- stock\n{wanted}"));
         }
     }
-    assert!(different.is_empty(), "{} of {} lines differ\n{}", different.len(), LINES.len(), different.join("\n"));
+    assert!(different.is_empty(), "{} of {} lines differ\n{}", different.len(), lines.len(), different.join("\n"));
 }

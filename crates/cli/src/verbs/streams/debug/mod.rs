@@ -331,7 +331,9 @@ async fn attached(session: &Session, matches: &Matches, pod: &Value, name: &str)
             ));
             log(session, &info, name).await
         }
-        other => other,
+        // It may have said everything before we were there.
+        Ok(false) => log(session, &info, name).await,
+        other => other.map(drop),
     }
 }
 
