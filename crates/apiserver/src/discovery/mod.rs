@@ -213,7 +213,13 @@ fn resource_list(set: &Set, group: &str, version: &str, shows_hashes: bool) -> V
         resources.push(resource_value(served, shows_hashes));
         resources.extend(served.subresources.iter().map(|s| subresource_value(served, s)));
     }
-    resources.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    // By name; what belongs to a custom resource stays in the order in which that is made.
+    let name = |value: &Value| value["name"].as_str().unwrap_or_default().to_string();
+    let is_custom = |name: &str| set.find(group, version, name).is_some_and(|served| served.custom.is_some());
+    resources.sort_by_key(|value| match name(value).split_once('/') {
+        Some((of, _)) if is_custom(of) => of.to_string(),
+        _ => name(value),
+    });
     let group_version = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
     let mut list = json!({ "kind": "APIResourceList", "groupVersion": group_version, "resources": resources });
     if !group.is_empty() {
@@ -225,7 +231,7 @@ fn resource_list(set: &Set, group: &str, version: &str, shows_hashes: bool) -> V
 fn resource_value(served: &Served, shows_hash: bool) -> Value {
     let mut value = json!({
         "name": served.plural, "singularName": served.singular, "namespaced": served.namespaced(),
-        "kind": served.kind, "verbs": served.verbs,
+        "kind": served.kind, "verbs": verbs(served),
     });
     if !served.short_names.is_empty() {
         value["shortNames"] = json!(served.short_names);
@@ -239,11 +245,26 @@ fn resource_value(served: &Served, shows_hash: bool) -> Value {
     value
 }
 
+/// Sorted, but for custom resources, whose order upstream has written down.
+fn verbs(served: &Served) -> Value {
+    match served.custom {
+        Some(_) => json!(["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]),
+        None => json!(served.verbs),
+    }
+}
+
 /// Tells clients when the stored version changes; upstream's form of it.
 fn storage_hash(served: &Served) -> String {
     use base64::{Engine, prelude::BASE64_STANDARD};
     let to = &served.storage_version;
-    let digest = Sha256::digest(format!("{}/{}/{}", to.group, to.version, served.kind));
+    let written = &served.resource.storage.api_version;
+    let version = match served.is_storage_version() && !written.is_empty() {
+        // Fields of several versions may be the same, and upstream writes the oldest of them.
+        true if written.contains('/') => written.clone(),
+        true => format!("/{written}"),
+        false => format!("{}/{}", to.group, to.version),
+    };
+    let digest = Sha256::digest(format!("{version}/{}", served.kind));
     BASE64_STANDARD.encode(&digest[..8])
 }
 
@@ -323,7 +344,7 @@ fn response_kind(served: &Served, group: &str, version: &str, kind: &str) -> Val
 
 fn aggregated_resource(served: &Served) -> Value {
     let mut value = json!({
-        "resource": served.plural, "singularResource": served.singular, "verbs": served.verbs,
+        "resource": served.plural, "singularResource": served.singular, "verbs": verbs(served),
         "scope": if served.scope == Scope::Namespaced { "Namespaced" } else { "Cluster" },
         "responseKind": response_kind(served, &served.group, &served.version, &served.kind),
     });

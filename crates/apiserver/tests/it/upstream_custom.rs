@@ -51,6 +51,15 @@ async fn refusals_of_custom_resources_are_upstreams_to_the_letter() {
     assert_eq!(list["metadata"]["continue"], "", "lists of custom resources have all fields of their metadata");
     let scale = s.get(&format!("{path}/w/scale")).await.expect(200);
     assert_eq!(scale["spec"], json!({ "replicas": 2 }));
+    // Discovery has them in the order in which upstream makes them.
+    let found = s.get("/apis/example.com/v1").await.expect(200);
+    let names: Vec<_> = found["resources"].as_array().unwrap().iter().map(|found| &found["name"]).collect();
+    assert_eq!(names, ["widgets", "widgets/status", "widgets/scale"]);
+    let verbs = json!(["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]);
+    assert_eq!(found["resources"][0]["verbs"], verbs);
+    // The hash is of the version that is stored.
+    let definitions = s.get("/apis/apiextensions.k8s.io/v1").await.expect(200);
+    assert_eq!(definitions["resources"][0]["storageVersionHash"], "jfWCUB31mvA=");
     let rows: Vec<Row> = serde_json::from_str(include_str!("upstream_custom.json")).unwrap();
     let mut differences = Vec::new();
     for row in &rows {
