@@ -29,22 +29,21 @@ const BLOCKING: [ErrorType; 5] =
     [ErrorType::NotSupported, ErrorType::Required, ErrorType::TooLong, ErrorType::TooMany, ErrorType::TypeInvalid];
 
 impl CustomBehavior {
-    fn errors(&self, object: &Value, old: Option<&Value>, whole: bool) -> ErrorList {
-        let mut errors = ErrorList::new();
-        self.check.check(&Path::default(), object, old, &mut errors);
+    /// Adds to what was found wrong before, with the metadata.
+    fn judge(&self, object: &Value, old: Option<&Value>, whole: bool, errors: &mut ErrorList) {
+        self.check.check(&Path::default(), object, old, errors);
         if let Some(scale) = &self.scale {
-            check_scale(scale, object, whole, &mut errors);
+            check_scale(scale, object, whole, errors);
         }
-        let Some(rules) = &self.rules else { return errors };
+        let Some(rules) = &self.rules else { return };
         if errors.iter().any(|e| BLOCKING.contains(&e.kind)) {
             let words = "some validation rules were not checked because the object was invalid; \
                          correct the existing errors to complete validation";
             // Upstream names no place at all.
             errors.invalid(&Path::new("<nil>"), Value::Null, words);
-            return errors;
+            return;
         }
-        rules.check(object, old, &mut errors);
-        errors
+        rules.check(object, old, errors);
     }
 }
 
@@ -115,15 +114,15 @@ impl Behavior for CustomBehavior {
     }
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
-        errors.append(self.errors(object, None, true));
+        self.judge(object, None, true, errors);
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        errors.append(self.errors(object, Some(old), true));
+        self.judge(object, Some(old), true, errors);
     }
 
     fn validate_status_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        errors.append(self.errors(object, Some(old), false));
+        self.judge(object, Some(old), false, errors);
     }
 
     fn selectable_fields(&self, object: &Value) -> Vec<(String, String)> {

@@ -86,7 +86,8 @@ async fn fields_are_selected_in_the_version_that_is_asked() {
     let response = server.handle(request).await;
     let mut events = response.extensions().get::<ObjectStream>().unwrap().take().unwrap();
     for (name, host, port) in [("a", "host1", "80"), ("b", "host1", "8080"), ("c", "host2", "80")] {
-        let object = json!({ "metadata": { "name": name }, "host": host, "port": port });
+        let object = json!({ "apiVersion": "stable.example.com/v2", "kind": "Test", "metadata": { "name": name },
+            "host": host, "port": port });
         loopback::send(&server, Method::POST, &v2, &object).await.unwrap();
     }
     for (path, selector, expected) in [
@@ -111,7 +112,8 @@ async fn fields_are_selected_in_the_version_that_is_asked() {
     while stored_in(&server).as_deref() != Some("v2") {
         env::sleep(Duration::from_millis(10)).await;
     }
-    let object = json!({ "metadata": { "name": "d" }, "hostPort": "host2:80" });
+    let object = json!({ "apiVersion": "stable.example.com/v1", "kind": "Test", "metadata": { "name": "d" },
+        "hostPort": "host2:80" });
     loopback::send(&server, Method::POST, &v1, &object).await.unwrap();
     for (path, selector) in [(&v1, "hostPort%3Dhost2:80"), (&v2, "host%3Dhost2")] {
         let found = list(&server, &format!("{path}?fieldSelector={selector}")).await;
