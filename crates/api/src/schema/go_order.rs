@@ -24,7 +24,7 @@ const CHAINS: &[(&str, &str)] = &[
     ("ISCSIVolumeSource", "chapAuthSession secretRef"),
     ("IngressBackend", "service resource"),
     ("IngressSpec", "^ ingressClassName"),
-    ("JobSpec", "activeDeadlineSeconds podFailurePolicy successPolicy backoffLimit backoffLimitPerIndex maxFailedIndexes failedPodsLimit"),
+    ("JobSpec", "activeDeadlineSeconds podFailurePolicy successPolicy backoffLimit backoffLimitPerIndex maxFailedIndexes"),
     ("JobStatus", "failed terminating, completedIndexes failedIndexes"),
     ("MetricSpec", "containerResource external"),
     ("MetricStatus", "containerResource external"),

@@ -42,7 +42,9 @@ impl Behavior for IngressClass {
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
-        checks::immutable(errors, &Path::new("spec"), &object["spec"], &old["spec"], "controller");
+        // A text that is not there is an empty one.
+        let controller = |of: &Value| json!({ "controller": text(&of["spec"], "controller") });
+        checks::immutable(errors, &Path::new("spec"), &controller(object), &controller(old), "controller");
         self.validate_create(object, errors);
     }
 

@@ -70,7 +70,7 @@ impl Behavior for StorageClass {
         if !text(object, "reclaimPolicy").is_empty() {
             checks::one_of(errors, &path, object, "reclaimPolicy", &["Delete", "Retain"]);
         }
-        checks::one_of(errors, &path, object, "volumeBindingMode", &BINDING_MODES);
+        checks::optional_one_of(errors, &path, object, "volumeBindingMode", &BINDING_MODES);
     }
 
     fn validate_update(&self, object: &Value, old: &Value, errors: &mut ErrorList) {
