@@ -44,9 +44,9 @@ impl VolumeManager {
             ownership: Arc::default(),
             selinux_label,
         };
-        let path = self.telling_ownership(pod, &request.ownership, self.csi.mount(&request)).await?;
+        let path = self.telling_ownership(pod, &request.ownership, Box::pin(self.csi.mount(&request))).await?;
         if let Some(persistent) = persistent.filter(|_| !is_remount) {
-            self.expand(pod, Expandable::Driver(&request.volume), persistent, &path, None).await?;
+            Box::pin(self.expand(pod, Expandable::Driver(&request.volume), persistent, &path, None)).await?;
         }
         let label_files = self.selinux.is_enabled() && request.selinux_label.is_none() && !request.volume.read_only;
         let label_files = label_files && file_system::has_labels(&path)?;

@@ -219,7 +219,8 @@ impl VolumeManager {
             desired_state_of_world_populator::check_node_affinity(persistent, &node)?;
         }
         if let Some(csi) = CsiVolume::new(spec, pod) {
-            return self.mount_by_driver(pod, &volume.name, csi, spec).await;
+            // Apart: with an expansion in the middle its futures filled a thread's stack in debug builds.
+            return Box::pin(self.mount_by_driver(pod, &volume.name, csi, spec)).await;
         }
         let plugin = self.plugins.find(spec).ok_or_else(|| no_plugin(spec))?;
         let (tokens, refresh_after) = self.fetch_tokens(pod, plugin.tokens(volume)).await?;
@@ -238,7 +239,7 @@ impl VolumeManager {
         if let Some(expandable) = self.expandable_here(spec)
             && let Some(persistent) = spec.persistent()
         {
-            self.expand(pod, expandable, persistent, &done.path, None).await?;
+            Box::pin(self.expand(pod, expandable, persistent, &done.path, None)).await?;
             self.actual.lock().mark_expandable(uid, &volume.name, self.env.monotonic());
         }
         {

@@ -92,6 +92,18 @@ fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, known_bytes: O
     }
 }
 
+/// Whether the controller is to try another size: the driver never will have this one, or it has refused it before and the
+/// claim wants another by now.
+fn is_infeasible(code: Code, claim: &PersistentVolumeClaim, bytes: i64) -> bool {
+    if matches!(code, Code::InvalidArgument | Code::OutOfRange | Code::NotFound) {
+        return true;
+    }
+    let requests = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+    let wanted = requests.and_then(|requests| quantity::value(requests.get("storage")?));
+    let mut conditions = claim.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    wanted != Some(bytes) && conditions.any(|condition| condition.type_ == "NodeResizeError")
+}
+
 /// The conditions without those of resizes, or with the one that says why a resize failed.
 fn conditions(claim: &PersistentVolumeClaim, failure: Option<(&str, Value)>) -> Vec<Value> {
     let known = claim.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -122,7 +134,7 @@ impl VolumeManager {
             let driver = csi.as_ref().map(Expandable::Driver);
             let Some(expandable) = driver.or_else(|| self.expandable_here(spec)) else { continue };
             let known = self.actual.lock().size_bytes(uid, &name);
-            let expanded = self.expand(pod, expandable, &persistent, &path, known).await;
+            let expanded = Box::pin(self.expand(pod, expandable, &persistent, &path, known)).await;
             match expanded {
                 Ok(Some(bytes)) => self.actual.lock().mark_size(uid, &name, bytes),
                 Ok(None) => {}
@@ -206,7 +218,7 @@ impl VolumeManager {
         bytes: i64,
     ) -> Result<bool, VolumeError> {
         match expandable {
-            Expandable::Driver(volume) => self.csi.expand(volume, path, bytes).await,
+            Expandable::Driver(volume) => Box::pin(self.csi.expand(volume, path, bytes)).await,
             Expandable::Plugin { expander, plugin, .. } => {
                 let (began, path) = (self.env.monotonic(), path.to_path_buf());
                 let key = format!("{}/{} expansion", pod_spec::uid(pod), persistent.name());
@@ -232,7 +244,7 @@ impl VolumeManager {
         if is_final && expansion.is_tracked {
             let now = json!(self.env.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
             let mut status = json!({ "conditions": conditions(claim, Some((&why, now))) });
-            if matches!(code, Code::InvalidArgument | Code::OutOfRange | Code::NotFound) {
+            if is_infeasible(code, claim, expansion.bytes) {
                 status["allocatedResourceStatuses"] = json!({ "storage": "NodeResizeInfeasible" });
             }
             if let Err(error) = self.patch_claim_status(claim, status).await {
@@ -257,6 +269,22 @@ impl VolumeManager {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_that_was_refused_gives_way_to_the_one_that_is_wanted_now() {
+        let check = |code: Code, request: &str, failed_before: bool, expected: bool| {
+            let conditions =
+                if failed_before { json!([{ "type": "NodeResizeError", "status": "True" }]) } else { json!([]) };
+            let spec = json!({ "resources": { "requests": { "storage": request } } });
+            let claim = json!({ "spec": spec, "status": { "conditions": conditions } });
+            let claim = serde_json::from_value(claim).unwrap();
+            assert_eq!(is_infeasible(code, &claim, 9 << 30), expected, "{code:?} {request} {failed_before}");
+        };
+        check(Code::OutOfRange, "9Gi", false, true);
+        check(Code::PermissionDenied, "9Gi", true, false);
+        check(Code::PermissionDenied, "5Gi", false, false);
+        check(Code::PermissionDenied, "5Gi", true, true);
+    }
 
     fn claim(status: Value, mode: &str) -> PersistentVolumeClaim {
         let spec = json!({ "accessModes": [mode] });
