@@ -4,7 +4,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
     sync::Arc,
 };
@@ -65,6 +65,8 @@ pub struct AllocationManager {
     node: Arc<Mutex<Node>>,
     wakes: PodWakes,
     entries: Mutex<HashMap<String, Entry>>,
+    /// UIDs of pods that were admitted, from the moment of that on: they are granted something only later.
+    admitted: Mutex<HashSet<String>>,
     /// Where those are kept that a restart must not forget.
     file: Option<PathBuf>,
     /// Says why a pod, as it was granted and as it asks to be, can never be resized in place.
@@ -75,7 +77,8 @@ type ResizeRule = Box<dyn Fn(&Pod, &Pod) -> Option<&'static str> + Send + Sync>;
 
 impl AllocationManager {
     pub fn new(pods: Arc<PodManager>, node: Arc<Mutex<Node>>, wakes: PodWakes) -> Self {
-        Self { pods, node, wakes, entries: Mutex::default(), file: None, refuse: None }
+        let (entries, admitted) = (Mutex::default(), Mutex::default());
+        Self { pods, node, wakes, entries, admitted, file: None, refuse: None }
     }
 
     /// What else stands against a resize.
@@ -212,6 +215,7 @@ impl AllocationManager {
 
     /// All others are gone.
     pub fn retain(&self, wanted: impl Fn(&str) -> bool) {
+        self.admitted.lock().retain(|uid| wanted(uid));
         let mut entries = self.entries.lock();
         let mut news = false;
         entries.retain(|uid, entry| {
@@ -234,9 +238,20 @@ impl AllocationManager {
         }
     }
 
-    /// Whether a pod of this node was granted anything, and so was admitted.
-    pub fn knows(&self, uid: &str) -> bool {
-        self.entries.lock().contains_key(uid)
+    /// Asks whether a pod finds room beside those that were admitted, and admits it in the same step if nothing is in
+    /// the way: of two pods that come at once, one counts for the other.
+    pub fn admit<T>(&self, uid: &str, obstacles: impl FnOnce(&dyn Fn(&str) -> bool) -> Vec<T>) -> Vec<T> {
+        let mut admitted = self.admitted.lock();
+        let found = obstacles(&|other| admitted.contains(other) || self.entries.lock().contains_key(other));
+        if found.is_empty() {
+            admitted.insert(uid.into());
+        }
+        found
+    }
+
+    /// The pod may not begin after all.
+    pub fn withdraw(&self, uid: &str) {
+        self.admitted.lock().remove(uid);
     }
 
     /// The pod by what it takes from others.
@@ -272,6 +287,21 @@ mod tests {
 
     use super::*;
     use crate::pod::pod_wakes::Wake;
+
+    #[test]
+    fn of_two_pods_that_come_at_once_one_counts_for_the_other() {
+        let manager = world().manager;
+        let beside = |uid: &str, other: &str| {
+            let obstacles = manager.admit(uid, |admitted| if admitted(other) { vec!["no room"] } else { vec![] });
+            obstacles.is_empty()
+        };
+        assert!(beside("a", "b"));
+        assert!(!beside("b", "a"), "nothing was granted to it yet");
+        manager.withdraw("a");
+        assert!(beside("b", "a"));
+        manager.forget("b");
+        assert!(beside("a", "b"));
+    }
 
     struct World {
         manager: AllocationManager,

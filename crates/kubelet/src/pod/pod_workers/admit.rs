@@ -39,6 +39,7 @@ impl Worker {
         if !status.sandboxes.is_empty() {
             self.starting_since = None;
             self.starting = false;
+            self.shared.allocations.admit(&self.uid, |_| Vec::<()>::new());
             // It has what the checkpoint says; without one it is given it now.
             if let Err(refusal) = self.shared.runtime.managers.admit(&self.shared.allocations.granted(pod)).await {
                 tracing::warn!(reason = refusal.reason, message = refusal.message, "a running pod has lost its place");
@@ -48,6 +49,7 @@ impl Worker {
             }
             self.shared.cgroups.adopt_pod(pod);
         } else if let Err(denial) = self.decide_admission(pod).await {
+            self.shared.allocations.withdraw(&self.uid);
             self.shared.devices.release(&self.uid).await;
             self.shared.runtime.managers.release(&self.uid).await;
             match denial {
@@ -90,10 +92,12 @@ impl Worker {
             return Err(rejected("Evicted", message));
         }
         // Those that were admitted, and of those that were not yet the older ones.
-        let first = |other: &Arc<Pod>| before(other, pod) || self.shared.allocations.knows(pod_spec::uid(other));
-        let others = self.shared.pods.list().into_iter();
-        let others = others.filter(|other| pod_spec::uid(other) != self.uid && first(other));
-        let others: Vec<Arc<Pod>> = others.map(|other| self.shared.allocations.taken(&other)).collect();
+        let others = |admitted: &dyn Fn(&str) -> bool| -> Vec<Arc<Pod>> {
+            let first = |other: &Arc<Pod>| before(other, pod) || admitted(pod_spec::uid(other));
+            let others = self.shared.pods.list().into_iter();
+            let others = others.filter(|other| pod_spec::uid(other) != self.uid && first(other));
+            others.map(|other| self.shared.allocations.taken(&other)).collect()
+        };
         let allowed = &self.shared.config.allowed_unsafe_sysctls;
         // One that the machine lost comes back with what it had.
         let granted = self.shared.allocations.granted(pod);
@@ -104,7 +108,10 @@ impl Worker {
             admission::admit_os(pod)?;
             admission::admit_sysctls(pod, allowed)?;
             security::admit(pod, node)?;
-            Ok(admission::predicate_failures(&granted, &others, node))
+            Ok(self
+                .shared
+                .allocations
+                .admit(&self.uid, |admitted| admission::predicate_failures(&granted, &others(admitted), node)))
         };
         let known = self.shared.node.lock().clone();
         let mut found = check(known);
@@ -116,7 +123,13 @@ impl Worker {
         }
         let failures = found.map_err(Denial::Rejected)?;
         if !failures.is_empty() {
-            self.make_room(pod, &others, &failures).await.map_err(Denial::Rejected)?;
+            let mut running = Vec::new();
+            self.shared.allocations.admit(&self.uid, |admitted| {
+                running = others(admitted);
+                // It takes the place of some of them.
+                Vec::<()>::new()
+            });
+            self.make_room(pod, &running, &failures).await.map_err(Denial::Rejected)?;
         }
         if let Some(refusal) = security::block(pod) {
             return Err(Denial::Blocked { refusal, retry_in: BLOCKED_RETRY });
