@@ -193,6 +193,11 @@ pub static RESIZE_DURATION: Family = Family::histogram(
     RESIZE_BUCKETS,
     "How long it took to put a pod's resize into effect, in milliseconds.",
 );
+pub static CRI_LOSING_SUPPORT: Family = Family::gauge(
+    "kubelet_cri_losing_support",
+    &["version"],
+    "The version of Kubernetes from which this runtime is too old.",
+);
 pub static INFEASIBLE_RESIZES: Family = Family::counter(
     "kubelet_pod_infeasible_resizes_total",
     &["reason_detail"],

@@ -23,13 +23,16 @@ use crate::{
     CgroupDriver, Config, Error,
     files::directories,
     node::{
-        node_metrics::FEATURE_ENABLED,
+        node_metrics::{CRI_LOSING_SUPPORT, FEATURE_ENABLED},
         node_status::{Machine, default_address},
         pod_metrics,
     },
     resources::resource_managers::sysfs,
     runtime::metered_runtime::MeteredRuntime,
 };
+
+/// From this version on upstream's kubelet takes only runtimes that tell their configuration.
+const RUNTIME_CONFIG_REQUIRED: &str = "1.36.0";
 
 /// What every part of a node is made from.
 struct Foundation {
@@ -48,14 +51,19 @@ struct Foundation {
 }
 
 /// The runtime and we must put containers into groups in the same way: what it says holds.
-async fn follow_runtime(config: &mut Config, runtime: &dyn Runtime) {
+async fn follow_runtime(config: &mut Config, runtime: &dyn Runtime, metrics: &Metrics) {
     let driver = match runtime.runtime_config().await {
         Ok(answer) => match answer.linux.map(|linux| linux.cgroup_driver()) {
             Some(v1::CgroupDriver::Systemd) => CgroupDriver::Systemd,
             Some(v1::CgroupDriver::Cgroupfs) => CgroupDriver::Cgroupfs,
             None => return,
         },
-        Err(error) => return tracing::debug!(%error, "the runtime does not tell its configuration"),
+        Err(error) => {
+            if matches!(error, cri::Error::Unimplemented(_)) {
+                metrics.set(&CRI_LOSING_SUPPORT, &[RUNTIME_CONFIG_REQUIRED], 1.0);
+            }
+            return tracing::debug!(%error, "the runtime does not tell its configuration");
+        }
     };
     if driver != config.cgroup_driver {
         tracing::info!(?driver, "the cgroup driver is the runtime's");
@@ -97,7 +105,7 @@ pub async fn run(
         .version()
         .await
         .map_err(|source| Error::Runtime { endpoint: config.runtime_endpoint.display().to_string(), source })?;
-    follow_runtime(&mut config, &*runtime).await;
+    follow_runtime(&mut config, &*runtime, &metrics).await;
     let listener = listeners::bind(&config).await?;
     let foundation = Foundation {
         machine: Machine::probe(&config.root_dir),

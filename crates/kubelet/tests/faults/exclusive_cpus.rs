@@ -51,6 +51,8 @@ async fn shared_containers_leave_exclusive_cpus() {
     assert_eq!(node.runtime.resources("own").unwrap().cpu_quota, -1, "nothing slows it down");
     node.until("moved", || cpus(&node, "shared") == all.difference(&own)).await;
     node.counted("kubelet_cpu_manager_exclusive_cpu_allocation_count 1").await;
+    // This runtime does not tell its configuration.
+    node.counted("kubelet_cri_losing_support{version=\"1.36.0\"} 1").await;
     node.counted("kubelet_cpu_manager_pinning_requests_total 1").await;
     let file = node.directory.path().join("kubelet/cpu_manager_state");
     let kept = || std::fs::read_to_string(&file).unwrap();

@@ -1,10 +1,12 @@
-//! The messages of the PodResources API v1, by their published field numbers.
+//! The messages of the PodResources API v1 (and v1alpha1), by their published field numbers.
 //! Used by `server`, and by whoever fills them in.
 
 // Both APIs say in the same way where something is.
 pub use crate::devices::messages::{NumaNode, TopologyInfo};
 
 pub const LIST: &str = "/v1.PodResourcesLister/List";
+/// Its messages are those of v1 with fewer fields.
+pub const LIST_V1ALPHA1: &str = "/v1alpha1.PodResourcesLister/List";
 pub const GET_ALLOCATABLE_RESOURCES: &str = "/v1.PodResourcesLister/GetAllocatableResources";
 pub const GET: &str = "/v1.PodResourcesLister/Get";
 

@@ -13,8 +13,8 @@ use env::Env;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use messages::{
     AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerResources, GET,
-    GET_ALLOCATABLE_RESOURCES, GetPodResourcesRequest, GetPodResourcesResponse, LIST, ListPodResourcesRequest,
-    ListPodResourcesResponse, NumaNode, PodResources, TopologyInfo,
+    GET_ALLOCATABLE_RESOURCES, GetPodResourcesRequest, GetPodResourcesResponse, LIST, LIST_V1ALPHA1,
+    ListPodResourcesRequest, ListPodResourcesResponse, NumaNode, PodResources, TopologyInfo,
 };
 use metrics::{Family, Metrics};
 use rate_limit::RateLimit;
@@ -67,8 +67,11 @@ impl PodResourcesServer {
             self.env.sleep(backoff.next_delay()).await;
         };
         let server = Arc::new(self);
-        let [list, allocatable, get] = [(); 3].map(|()| server.clone());
+        let [list, allocatable, get, list_v1alpha1] = [(); 4].map(|()| server.clone());
         let service = GrpcService::default()
+            .unary(LIST_V1ALPHA1, move |_: ListPodResourcesRequest| {
+                futures::future::ready(list_v1alpha1.list_v1alpha1())
+            })
             .unary(LIST, move |_: ListPodResourcesRequest| futures::future::ready(list.list()))
             .unary(GET_ALLOCATABLE_RESOURCES, move |_: AllocatableResourcesRequest| {
                 futures::future::ready(allocatable.allocatable())
@@ -78,12 +81,33 @@ impl PodResourcesServer {
     }
 
     fn begin(&self, family: &'static Family) -> Result<(), Status> {
+        self.begin_version("v1")?;
+        self.metrics.count(family, &["v1"]);
+        Ok(())
+    }
+
+    fn begin_version(&self, version: &str) -> Result<(), Status> {
         if !self.limit.allows(self.env.monotonic()) {
             return Err(Status::resource_exhausted("rejected by rate limit"));
         }
-        self.metrics.count(&POD_RESOURCES_REQUESTS_TOTAL, &["v1"]);
-        self.metrics.count(family, &["v1"]);
+        self.metrics.count(&POD_RESOURCES_REQUESTS_TOTAL, &[version]);
         Ok(())
+    }
+
+    /// Names and ids alone, of the containers themselves.
+    fn list_v1alpha1(&self) -> Result<ListPodResourcesResponse, Status> {
+        self.begin_version("v1alpha1")?;
+        let devices = |device: ContainerDevices| ContainerDevices { topology: None, ..device };
+        let container = |pod: &Pod, container: &Container| {
+            let ContainerResources { name, devices: found, .. } = self.source.container_resources(pod, container);
+            ContainerResources { name, devices: found.into_iter().map(devices).collect(), ..Default::default() }
+        };
+        let pod = |pod: &Arc<Pod>| PodResources {
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            containers: pod.spec.iter().flat_map(|spec| &spec.containers).map(|one| container(pod, one)).collect(),
+        };
+        Ok(ListPodResourcesResponse { pod_resources: self.source.active_pods().iter().map(pod).collect() })
     }
 
     fn list(&self) -> Result<ListPodResourcesResponse, Status> {

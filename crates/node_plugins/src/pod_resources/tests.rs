@@ -98,6 +98,10 @@ async fn monitors_are_told_who_has_which_device() {
     assert_eq!((&*pod.namespace, &*pod.name), ("n", "p"));
     let containers: Vec<_> = pod.containers.iter().map(|c| (&*c.name, shown(&c.devices))).collect();
     assert_eq!(containers, [("sidecar", vec![]), ("main", vec!["a[0]".to_string(), "a[1]".to_string()])]);
+    let alpha: ListPodResourcesResponse =
+        channel.call(LIST_V1ALPHA1, ListPodResourcesRequest {}, PATIENCE).await.unwrap();
+    let containers: Vec<_> = alpha.pod_resources[0].containers.iter().map(|c| (&*c.name, shown(&c.devices))).collect();
+    assert_eq!(containers, [("main", vec!["a[]".to_string(), "a[]".to_string()])]);
     let get = |name: &str| GetPodResourcesRequest { pod_name: name.into(), pod_namespace: "n".into() };
     let got: GetPodResourcesResponse = channel.call(GET, get("p"), PATIENCE).await.unwrap();
     assert_eq!(got.pod_resources, Some(pod));
