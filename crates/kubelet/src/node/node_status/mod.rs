@@ -3,6 +3,7 @@
 //! Run by `wiring`; reads the runtime's own status.
 //! Labels, taints and fields of other owners are left as they are.
 
+mod cloud_provider;
 mod comparison;
 mod devices;
 pub mod events;
@@ -145,6 +146,11 @@ impl NodeStatusManager {
         let mut annotations =
             BTreeMap::from([("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into())]);
         annotations.extend(local_storage::announcement(&self.config));
+        let mut taints = self.config.taints.clone();
+        if self.config.external_cloud_provider {
+            annotations.extend(cloud_provider::announcement(&self.addresses));
+            taints.push(cloud_provider::taint());
+        }
         Node {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
@@ -153,7 +159,7 @@ impl NodeStatusManager {
                 ..Default::default()
             },
             spec: Some(NodeSpec {
-                taints: (!self.config.taints.is_empty()).then(|| self.config.taints.clone()),
+                taints: (!taints.is_empty()).then_some(taints),
                 provider_id: Some(self.config.provider_id.clone()).filter(|id| !id.is_empty()),
                 ..Default::default()
             }),
@@ -382,6 +388,9 @@ impl NodeStatusManager {
         let mut status = self.static_status();
         devices::add(&mut status, self.devices.capacity().await);
         let stale = extended_resources::carry_over(&mut status, &previous);
+        if self.config.external_cloud_provider {
+            cloud_provider::keep_addresses(&mut status, &previous);
+        }
         status.conditions = Some(self.conditions(previous.conditions.as_deref().unwrap_or_default()).await);
         status.images = self.images().await.or(previous.images.clone());
         status.runtime_handlers = self.features.node_handlers();
