@@ -7,7 +7,7 @@ use std::{collections::HashMap, ops::Deref, sync::Arc};
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use api::{Resource, schema::TypeId};
+use api::{Resource, kinds::Handler, schema::TypeId};
 
 use crate::{
     handlers::{
@@ -52,7 +52,8 @@ impl Served {
     pub fn forms(&self, stream: bool) -> Forms {
         let routed = self.custom.is_none().then_some(if stream { negotiate::ROUTED_LISTS } else { negotiate::ROUTED });
         let protobuf = self.custom.is_none() && self.schema.is_some();
-        Forms { views: self.stored(), protobuf, stream, routed }
+        let views = self.stored() || self.behavior.handler() == Handler::ComponentStatus;
+        Forms { views, protobuf, stream, routed }
     }
 
     /// An object as an item of a list: built-in kinds leave their type to the list.
