@@ -146,18 +146,30 @@ fn remove_cgroups(instance: &Instance) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts everything mounted below these directories, innermost first.
+/// Unmounts everything mounted below these directories, innermost first. What another mount covers comes to light when that
+/// is gone, so it is looked again until nothing is left.
 fn unmount_below(directories: &[PathBuf]) -> Result<()> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("failed to read the mount table")?;
-    let points =
-        mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(|p| PathBuf::from(p.replace("\\040", " ")));
-    let mut ours: Vec<_> = points.filter(|p| directories.iter().any(|d| p.starts_with(d) && p != d)).collect();
-    ours.sort();
-    for point in ours.iter().rev() {
-        nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)
-            .with_context(|| format!("failed to unmount {}", point.display()))?;
+    loop {
+        let mounts = fs::read_to_string("/proc/self/mounts").context("failed to read the mount table")?;
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        let points = points.map(|p| PathBuf::from(p.replace("\\040", " ")));
+        let mut ours: Vec<_> = points.filter(|p| directories.iter().any(|d| p.starts_with(d) && p != d)).collect();
+        ours.sort();
+        let (mut unmounted, mut failed) = (0, None);
+        for point in ours.iter().rev() {
+            match nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH) {
+                Ok(()) => unmounted += 1,
+                Err(error) => failed = failed.or(Some((point.clone(), error))),
+            }
+        }
+        match failed {
+            None => return Ok(()),
+            Some((point, error)) if unmounted == 0 => {
+                return Err(error).with_context(|| format!("failed to unmount {}", point.display()));
+            }
+            Some(_) => {}
+        }
     }
-    Ok(())
 }
 
 fn remove_network(instance: &Instance) -> Result<()> {
