@@ -43,8 +43,7 @@ impl Plugin for Priority {
             return Ok(());
         }
         match self.default_class().and_then(|c| c["metadata"]["name"].as_str().map(str::to_string)) {
-            // One that is made again is refused here, before anybody looks whether it is there.
-            Some(name) if a.operation == Operation::Create || a.object["metadata"]["name"] != name.as_str() => {
+            Some(name) if a.object["metadata"]["name"] != name.as_str() => {
                 let why = format!("PriorityClass {name} is already marked as default. Only one default can exist");
                 Err(a.forbidden(&why))
             }

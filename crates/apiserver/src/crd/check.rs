@@ -120,6 +120,7 @@ impl Check {
         }
         match (&self.format, value) {
             // A text or list where another one is wanted in a form of its own is judged by that form.
+            (Some(format), _) if !formats::is_known(format) => mistyped(path, found, wanted, errors),
             (Some(_), Value::String(_) | Value::Array(_)) if !matches!(wanted, "number" | "integer") => {}
             (Some(format), Value::Number(_) | Value::Bool(_) | Value::Object(_)) => {
                 let form = match value {

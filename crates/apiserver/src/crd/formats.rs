@@ -7,6 +7,39 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use base64::Engine;
 use regex::Regex;
 
+/// Formats that say something of a value. Others, those of numbers among them, are as if they were not there.
+const KNOWN: &[&str] = &[
+    "bsonobjectid",
+    "byte",
+    "cidr",
+    "creditcard",
+    "date",
+    "date-time",
+    "datetime",
+    "duration",
+    "email",
+    "hexcolor",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "isbn",
+    "isbn10",
+    "isbn13",
+    "mac",
+    "password",
+    "rgbcolor",
+    "ssn",
+    "uri",
+    "uuid",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+];
+
+pub fn is_known(format: &str) -> bool {
+    KNOWN.contains(&format)
+}
+
 pub fn fits(format: &str, text: &str) -> bool {
     match format {
         "date-time" => text.parse::<jiff::Timestamp>().is_ok(),

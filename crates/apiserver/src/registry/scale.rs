@@ -124,8 +124,14 @@ fn put(served: &Served, old: &Value, scale: &Value) -> Result<Value, ApiError> {
     let replicas = &scale["spec"]["replicas"];
     let number = if replicas.is_null() { Some(0) } else { replicas.as_i64() };
     let name = object_meta::text(old, "name");
-    // Custom resources are judged once it is in its place.
-    let Some(number) = number.filter(|n| *n >= 0 || served.custom.is_some()) else {
+    if let (Some(custom), Some(negative @ ..0)) = (&served.custom, number) {
+        // Told of where it would be kept.
+        let mut errors = api::field::ErrorList::new();
+        let path = api::field::Path::new(&custom.scale.spec_replicas);
+        errors.invalid(&path, negative, "should be a non-negative integer");
+        return Err(ApiError::invalid(&served.group, &served.kind, name, errors));
+    }
+    let Some(number) = number.filter(|n| *n >= 0) else {
         let mut errors = api::field::ErrorList::new();
         let path = api::field::Path::new("spec").child("replicas");
         errors.invalid(&path, replicas.clone(), "must be greater than or equal to 0");

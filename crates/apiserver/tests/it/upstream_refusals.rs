@@ -37,8 +37,9 @@ pub async fn difference(s: &Server, row: &Row) -> Option<String> {
     let text = answer.value["message"].as_str().unwrap_or_default();
     let details = answer.value.get("details");
     let causes = details.map(|details| details["causes"].as_array().map_or(0, Vec::len));
-    let warning = answer.headers.get("warning").and_then(|value| value.to_str().ok());
-    let same = (answer.code, text, causes, warning) == (row.code, &row.message, row.causes, row.warning.as_deref());
+    let warnings: Vec<_> = answer.headers.get_all("warning").iter().filter_map(|value| value.to_str().ok()).collect();
+    let warning = (!warnings.is_empty()).then(|| warnings.join(", "));
+    let same = (answer.code, text, causes, &warning) == (row.code, &row.message, row.causes, &row.warning);
     (!same).then(|| {
         let (method, path, body) = (&row.method, &row.path, &row.body);
         let ours = format!("{} {causes:?} {warning:?} {text}", answer.code);

@@ -28,7 +28,11 @@ impl Behavior for VolumeAttributesClass {
 
     fn validate_create(&self, object: &Value, errors: &mut ErrorList) {
         let path = Path::default();
-        checks::required_name(errors, &path, object, "driverName", |name| names::qualified_name(&name.to_lowercase()));
+        match text(object, "driverName").to_lowercase() {
+            name if name.is_empty() => errors.required(&path.child("driverName"), ""),
+            // Shown as it is checked.
+            name => checks::complaints(errors, &path.child("driverName"), &name, names::qualified_name(&name)),
+        }
         if !is_set(object, "parameters") {
             errors.required(&path.child("parameters"), "must contain at least one key/value pair");
         }
