@@ -13,15 +13,27 @@ use nix::mount::{MsFlags, mount};
 pub fn ensure(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let directory = directory.canonicalize()?;
-    // That of this thread: tests have mounts of their own.
-    if is_shared(&fs::read_to_string("/proc/thread-self/mountinfo")?, &directory) {
+    // Those of this thread: tests have mounts of their own.
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo")?;
+    if is_shared(&mounts, &directory) {
+        return Ok(());
+    }
+    // Each would be there twice, once out of reach. They are of an older version whose pods still run.
+    if has_mounts(&mounts, &directory) {
+        let directory = directory.display();
+        tracing::warn!(%directory, "is no shared mount, so drivers can't mount volumes; `minke down` and `up` make it one");
         return Ok(());
     }
     let none: Option<&str> = None;
-    mount(Some(&directory), &directory, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
-    mount(none, &directory, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none)?;
+    mount(Some(&directory), &directory, none, MsFlags::MS_BIND, none)?;
+    mount(none, &directory, none, MsFlags::MS_SHARED, none)?;
     tracing::info!(directory = %directory.display(), "made a shared mount, for drivers that mount volumes");
     Ok(())
+}
+
+fn has_mounts(mounts: &str, directory: &Path) -> bool {
+    let place = |line: &str| Some(PathBuf::from(line.split(' ').nth(4)?.replace("\\040", " ")));
+    mounts.lines().filter_map(place).any(|place| place.starts_with(directory))
 }
 
 /// Whether the mount that the directory is on passes on what is mounted below it.
@@ -54,6 +66,8 @@ mod tests {
         check("/var/lib/kubelet", false);
         check("/variable", false);
         check("/a b/kubelet", true);
+        assert!(has_mounts(mounts, "/var".as_ref()) && has_mounts(mounts, "/a b".as_ref()));
+        assert!(!has_mounts(mounts, "/var/lib/kubelet".as_ref()) && !has_mounts(mounts, "/va".as_ref()));
     }
 
     /// In a mount namespace of its own, so that the machine keeps its mounts.
