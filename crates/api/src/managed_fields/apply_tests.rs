@@ -244,6 +244,22 @@ fn kubectl_takes_over_from_its_client_side_self() {
     assert!(apply(&schema, ROOT, Some(&live), &config, options("other", 1)).is_err());
 }
 
+/// A public definition has fields of OpenAPI's version 2 in there, and upstream takes it.
+#[test]
+fn what_may_be_a_schema_or_something_else_is_left_open() {
+    let schema = crate::schema::builtin();
+    let id = schema.find_kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition").unwrap();
+    let definition = |field: &str| {
+        let open = json!({ "type": "object", field: { "type": "string", "allowEmptyValue": true } });
+        json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "a.b" },
+            "spec": { "group": "b", "scope": "Cluster", "names": { "plural": "a", "kind": "A" }, "versions": [
+                { "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": open } },
+            ] } })
+    };
+    assert!(apply(schema, id, None, &definition("additionalProperties"), options("a", 0)).is_ok());
+    assert!(apply(schema, id, None, &definition("not"), options("a", 0)).is_err());
+}
+
 #[test]
 fn wrong_configurations_are_refused() {
     let check = |config: Value, code: u16, message: &str| {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::typed::Typed;
 use crate::{
     patch::go_type,
-    schema::{ListType, Node},
+    schema::{ListType, Node, SchemaOr},
 };
 
 #[derive(Default)]
@@ -37,9 +37,14 @@ impl Typed<'_> {
                 let open = self.schema.get(*id).preserve_unknown;
                 for (key, value) in map {
                     let path = format!("{path}.{key}");
-                    if !open && self.schema.field(node, key).is_none() {
+                    let field = self.schema.field(node, key);
+                    if !open && field.is_none() {
                         errors.0.push(format!("{path}: field not declared in schema"));
                         return;
+                    }
+                    // What may be a schema or something else is of no type.
+                    if field.is_some_and(|field| field.wire.or != SchemaOr::Nothing) {
+                        continue;
                     }
                     self.check(self.schema.child(node, key), value, &path, errors);
                 }

@@ -109,7 +109,7 @@ impl Check {
         let found = type_name(value);
         if self.int_or_string {
             if !matches!(found, "integer" | "string") {
-                errors.invalid(path, found, format!("{path} in body must be of type integer,string: {found:?}"));
+                mistyped(path, found, "integer,string", errors);
             }
             return;
         }
