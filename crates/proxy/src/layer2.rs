@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use client::InformerFactory;
+use client::{Client, InformerFactory};
 use env::Env;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Service;
@@ -48,24 +48,31 @@ fn announced(service: &Service, node_name: &str) -> Vec<IpAddr> {
     if balanced && chosen { ips.collect() } else { Vec::new() }
 }
 
-/// Runs until `shutdown`.
+/// Runs until `shutdown`. `own` is the node itself, who may renew its Lease.
 pub fn run_layer2(
     config: Layer2Config,
+    own: Client,
     informers: InformerFactory,
     env: Env,
     shutdown: CancellationToken,
 ) -> BoxFuture<'static, ()> {
-    Box::pin(run_until(config, informers, env, shutdown))
+    Box::pin(run_until(config, own, informers, env, shutdown))
 }
 
-async fn run_until(config: Layer2Config, informers: InformerFactory, env: Env, shutdown: CancellationToken) {
+async fn run_until(
+    config: Layer2Config,
+    own: Client,
+    informers: InformerFactory,
+    env: Env,
+    shutdown: CancellationToken,
+) {
     let services = informers.informer::<Service>();
     tokio::select! {
         () = services.synced() => {}
         () = shutdown.cancelled() => return,
     }
     let (announces, told) = watch::channel(false);
-    let beating = env.spawn(beat(informers.client().clone(), config.node_name.clone(), told, env.clone()));
+    let beating = env.spawn(beat(own, config.node_name.clone(), told, env.clone()));
     let mut changes = services.subscribe();
     let mut wanted: HashMap<String, Vec<IpAddr>> = HashMap::new();
     let mut applied: Option<BTreeSet<IpAddr>> = None;

@@ -302,7 +302,8 @@ impl Node {
             node_addresses: self.addresses.clone(),
             record: self.instance.announced_addresses(),
         };
-        env.spawn(proxy::run_layer2(layer2, informers.clone(), env.clone(), shutdown.clone()));
+        let own = self.own.client.clone();
+        env.spawn(proxy::run_layer2(layer2, own, informers.clone(), env.clone(), shutdown.clone()));
         service_proxy::start(&proxy, env, shutdown, informers, components);
     }
 

@@ -33,10 +33,11 @@ fn an_address_of_the_link_moves_with_its_announcement() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let env = Env::real();
-            let informers = InformerFactory::new(Client::new(feed), env.clone(), until.clone());
+            let client = Client::new(feed);
+            let informers = InformerFactory::new(client.clone(), env.clone(), until.clone());
             let config =
                 Layer2Config { node_name: "here".into(), node_addresses: vec!["192.0.2.1".parse().unwrap()], record };
-            proxy::run_layer2(config, informers, env, until).await;
+            proxy::run_layer2(config, client, informers, env, until).await;
         });
     });
     let held = || shell(&format!("ip -n {n} address show dev up0")).contains("192.0.2.77/32");
