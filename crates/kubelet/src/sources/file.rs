@@ -1,7 +1,9 @@
 //! Static pods from a directory: told by inotify, and looked at every 20 s or so for file systems that tell nothing.
-//! An unreadable manifest hides only itself.
+//! An unreadable manifest hides only itself; one that was removed and put back ends its pod, however soon it was back.
 
 use std::{
+    collections::BTreeSet,
+    ffi::OsString,
     io::Read,
     path::{Path, PathBuf},
     sync::Arc,
@@ -9,8 +11,8 @@ use std::{
 };
 
 use env::Env;
-use futures::StreamExt;
-use inotify::{Inotify, WatchMask};
+use futures::{FutureExt, StreamExt};
+use inotify::{EventMask, EventOwned, Inotify, WatchMask};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
@@ -22,27 +24,42 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
 
 pub async fn follow(path: PathBuf, config: Arc<Config>, env: Env, sender: mpsc::Sender<StaticPods>) {
     let mut changes = None;
+    let mut removed = BTreeSet::new();
     loop {
         if changes.is_none() {
             changes = watch(&path);
         }
-        let (place, node_name, seen) = (path.clone(), config.node_name.clone(), env.now().to_string());
-        let read = env::spawn_blocking(move || read(&place, &node_name, &seen)).await;
-        let Ok(pods) = read else { return };
-        if sender.send(StaticPods { source: Source::File, pods }).await.is_err() {
-            return;
+        // What was removed is told before what is there now, which may be the same.
+        let lists = if removed.is_empty() { vec![removed] } else { vec![removed, BTreeSet::new()] };
+        for without in lists {
+            let (place, node_name, seen) = (path.clone(), config.node_name.clone(), env.now().to_string());
+            let read = env::spawn_blocking(move || read(&place, &without, &node_name, &seen)).await;
+            let Ok(pods) = read else { return };
+            if sender.send(StaticPods { source: Source::File, pods }).await.is_err() {
+                return;
+            }
         }
+        removed = BTreeSet::new();
         let next = async {
             match &mut changes {
-                Some(stream) => stream.next().await.is_some(),
+                Some(stream) => stream.next().await,
                 None => std::future::pending().await,
             }
         };
-        if let Some(false) = env.timeout(config.manifest_dir_interval, next).await {
-            changes = None;
+        match env.timeout(config.manifest_dir_interval, next).await {
+            Some(Some(Ok(event))) => removed.extend(removed_file(event)),
+            Some(_) => changes = None,
+            None => {}
         }
         env.sleep(SETTLE_INTERVAL).await;
+        while let Some(Some(Ok(event))) = changes.as_mut().and_then(|stream| stream.next().now_or_never()) {
+            removed.extend(removed_file(event));
+        }
     }
+}
+
+fn removed_file(event: EventOwned) -> Option<OsString> {
+    event.name.filter(|_| event.mask.intersects(EventMask::DELETE | EventMask::MOVED_FROM))
 }
 
 fn watch(path: &PathBuf) -> Option<inotify::EventStream<[u8; 1024]>> {
@@ -52,9 +69,10 @@ fn watch(path: &PathBuf) -> Option<inotify::EventStream<[u8; 1024]>> {
     inotify.into_event_stream([0; 1024]).ok()
 }
 
-fn read(path: &Path, node_name: &str, seen: &str) -> Vec<Arc<Pod>> {
+fn read(path: &Path, without: &BTreeSet<OsString>, node_name: &str, seen: &str) -> Vec<Arc<Pod>> {
     let mut pods = Vec::new();
-    for file in files(path).unwrap_or_default() {
+    let there = |file: &PathBuf| file.file_name().is_none_or(|name| !without.contains(name));
+    for file in files(path).unwrap_or_default().into_iter().filter(there) {
         match read_file(&file, node_name, seen) {
             Ok(found) => pods.extend(found.into_iter().map(Arc::new)),
             Err(error) => tracing::warn!(file = %file.display(), %error, "can't process manifest file"),

@@ -62,6 +62,26 @@ async fn an_edited_manifest_waits_for_the_end_of_what_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_manifest_that_was_removed_and_put_back_runs_again() {
+    let Some(node) = start("put_back") else { return };
+    write(&node, &pod(json!({})));
+    node.wait(MIRROR, "ready", ready).await;
+    let first = node.runtime.running("main");
+    // As a runtime writes it.
+    let uid = hash(&node).as_str().unwrap_or_default().to_string();
+    let logs = node.directory.path().join(format!("log/pods/default_{MIRROR}_{uid}/main"));
+    std::fs::create_dir_all(&logs).unwrap();
+    std::fs::write(logs.join("0.log"), "").unwrap();
+    // Faster than anybody looks.
+    std::fs::remove_file(node.directory.path().join("manifests/fixed.json")).unwrap();
+    write(&node, &pod(json!({})));
+    let counted = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"] == 1;
+    node.wait(MIRROR, "restarted", |pod| counted(pod) && ready(pod)).await;
+    assert!(!node.runtime.running("main").contains(&first[0]));
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_mirror_shows_its_pod_to_the_end() {
     let Some(node) = start("to_the_end") else { return };
     write(&node, &pod(json!({})));

@@ -126,6 +126,18 @@ impl PodWorkerState {
         }
     }
 
+    /// Whether its manifest came back, so that it begins once more when nothing of it is left.
+    pub fn is_recreated(&self) -> bool {
+        match self {
+            Self::Syncing { .. } => false,
+            Self::Terminating { presence, .. }
+            | Self::Terminated { presence, .. }
+            | Self::Finished { presence, .. } => {
+                matches!(presence, Presence::Recreated(_))
+            }
+        }
+    }
+
     /// How far it is, whether a source has it, and whether it is a manifest's, in the words of the metrics.
     pub fn labels(&self) -> [&'static str; 3] {
         let (lifecycle, presence) = match self {

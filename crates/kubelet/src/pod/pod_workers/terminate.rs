@@ -182,9 +182,12 @@ impl Worker {
                 }
             }
         }
-        let logs = crate::runtime::container_config::log_directory(&self.shared.config.pod_logs_dir(), pod);
-        if let Err(error) = container_logs::remove_directory(logs).await {
-            tracing::warn!(%error, "failed to remove a pod's logs");
+        // The same pod goes on counting its containers by their logs.
+        if !self.handle.state().is_recreated() {
+            let logs = crate::runtime::container_config::log_directory(&self.shared.config.pod_logs_dir(), pod);
+            if let Err(error) = container_logs::remove_directory(logs).await {
+                tracing::warn!(%error, "failed to remove a pod's logs");
+            }
         }
         self.forget();
         self.apply(PodWorkerEvent::RemovedFromRuntime);
