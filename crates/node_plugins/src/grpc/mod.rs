@@ -2,6 +2,7 @@
 //! Used by everything that speaks with a plugin.
 //! No call waits for ever; a plugin that restarts is reached again without any action here.
 
+mod authority;
 pub mod service;
 mod socket;
 mod watched;

@@ -23,6 +23,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tonic::{Request, Response, Status, body::Body, server::Grpc};
 use tonic_prost::ProstCodec;
 
+use super::authority::AnyAuthority;
+
 const CALLERS_MAX: usize = 64;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 const DIRECTORY_MODE: u32 = 0o750;
@@ -102,7 +104,7 @@ impl GrpcService {
             async move { Ok::<_, std::convert::Infallible>(answer.await) }
         });
         let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-        if let Err(error) = server.serve_connection(TokioIo::new(stream), answer).await {
+        if let Err(error) = server.serve_connection(TokioIo::new(AnyAuthority::new(stream)), answer).await {
             tracing::debug!(%error, "a plugin's connection failed");
         }
     }
