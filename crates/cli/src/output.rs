@@ -19,6 +19,7 @@ struct Streams {
     out: RefCell<Box<dyn Write>>,
     err: RefCell<Box<dyn Write>>,
     out_is_terminal: bool,
+    is_standard: bool,
     bytes_written: Cell<u64>,
 }
 
@@ -40,6 +41,7 @@ impl Output {
             out: RefCell::new(Box::new(BufWriter::with_capacity(64 << 10, io::stdout()))),
             err: RefCell::new(Box::new(io::stderr())),
             out_is_terminal: io::stdout().is_terminal(),
+            is_standard: true,
             bytes_written: Cell::new(0),
         }))
     }
@@ -49,8 +51,14 @@ impl Output {
             out: RefCell::new(Box::new(out)),
             err: RefCell::new(Box::new(err)),
             out_is_terminal: false,
+            is_standard: false,
             bytes_written: Cell::new(0),
         }))
+    }
+
+    /// Of this process, not a test's memory.
+    pub fn is_standard(&self) -> bool {
+        self.0.is_standard
     }
 
     pub fn is_terminal(&self) -> bool {

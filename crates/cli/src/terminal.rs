@@ -18,6 +18,8 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 
+use crate::output::Output;
+
 /// How the terminal was before it became raw.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 static ON_OTHER_SCREEN: AtomicBool = AtomicBool::new(false);
@@ -54,8 +56,16 @@ fn end_at(kinds: &[SignalKind]) -> io::Result<()> {
 }
 
 /// From here on a signal ends the program as it ends kubectl: with an exit code, and the terminal given back.
+/// Not so where the output is a test's: the program is not ours to end then.
+pub fn end_at_signals(output: &Output) -> io::Result<()> {
+    match output.is_standard() {
+        true => listen(),
+        false => Ok(()),
+    }
+}
+
 /// Goes on for good: a signal that was once listened to does nothing by itself any more.
-pub fn end_at_signals() -> io::Result<()> {
+fn listen() -> io::Result<()> {
     static LISTENING: AtomicBool = AtomicBool::new(false);
     match LISTENING.swap(true, Ordering::Relaxed) {
         true => Ok(()),
@@ -81,7 +91,7 @@ impl Kept {
         if !io::stdin().is_terminal() {
             return None;
         }
-        end_at_signals().ok()?;
+        listen().ok()?;
         let before = termios::tcgetattr(io::stdin().as_fd()).ok()?;
         let mut wanted = before.clone();
         change(&mut wanted);
@@ -101,7 +111,7 @@ impl Drop for Kept {
 pub struct OtherScreen(());
 
 impl OtherScreen {
-    pub fn enter(output: &crate::output::Output) -> io::Result<Self> {
+    pub fn enter(output: &Output) -> io::Result<Self> {
         end_at(&ENDINGS[1..])?;
         ON_OTHER_SCREEN.store(true, Ordering::Relaxed);
         output.print(ENTER_OTHER_SCREEN);

@@ -49,7 +49,11 @@ pub fn choose(config: &Config, matches: &Matches) -> Result<Resolved> {
     let cluster = match config.cluster(&cluster_name) {
         Some(cluster) => cluster.clone(),
         None if matches.opt("cluster").is_none() => nothing(),
-        None => return Err(Failure::message(format!("cluster {cluster_name:?} does not exist"))),
+        // Whoever has named a namespace finds it out later, in other words.
+        None if matches.opt("namespace").is_some() => {
+            return Err(Failure::message(format!("cluster {cluster_name:?} does not exist")));
+        }
+        None => return Err(Failure::message(format!("no server found for cluster {cluster_name:?}"))),
     };
     let user = match config.user(&user_name) {
         Some(user) => user.clone(),

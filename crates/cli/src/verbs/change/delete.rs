@@ -232,7 +232,7 @@ fn print(session: &Session, plan: &Plan, info: &Info, dry_run: DryRun) {
 /// Waits until the object of that UID is gone.
 pub async fn until_gone(session: &Session, info: &Info, uid: &str) -> Result<()> {
     let rest = session.rest().await?;
-    terminal::end_at_signals()?;
+    terminal::end_at_signals(&session.output)?;
     let mut pause = WatchPause::new(&session.env);
     loop {
         let selector = format!("metadata.name={}", info.name);

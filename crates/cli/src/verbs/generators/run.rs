@@ -256,7 +256,7 @@ pub async fn until(session: &Session, info: &Info, timeout: Duration, there: imp
     if there(&now) {
         return Ok(now);
     }
-    terminal::end_at_signals()?;
+    terminal::end_at_signals(&session.output)?;
     let watched = env::timeout(timeout, info.watch_until(session, there)).await;
     watched.unwrap_or_else(|| Err(Failure::message("timed out waiting for the condition")))
 }

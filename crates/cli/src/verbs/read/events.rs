@@ -131,7 +131,7 @@ async fn events(session: &Session, matches: &Matches) -> Result<()> {
         return Ok(());
     }
     session.output.flush();
-    terminal::end_at_signals()?;
+    terminal::end_at_signals(&session.output)?;
     let call = rest.get(path.as_str()).query_opt("fieldSelector", &fields.join(","));
     let mut lines = call.query("resourceVersion", version).query("watch", "true").lines().await?;
     while let Some(line) = lines.next().await {

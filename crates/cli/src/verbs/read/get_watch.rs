@@ -72,7 +72,7 @@ pub async fn watch(session: &Session, matches: &Matches, mut selection: Selectio
     call = call.query_opt("fieldSelector", &field_selector).query_opt("labelSelector", &selection.selector);
     let mut lines = call.query("resourceVersion", version).query("watch", "true").lines().await?;
     let mut skip = !is_list && !only;
-    terminal::end_at_signals()?;
+    terminal::end_at_signals(&session.output)?;
     while let Some(line) = lines.next().await {
         let event: Value = serde_json::from_slice(&line?)?;
         let kind = event["type"].as_str().unwrap_or_default();

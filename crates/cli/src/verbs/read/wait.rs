@@ -156,7 +156,7 @@ async fn wait(session: &Session, matches: &Matches) -> Result<()> {
         selection.ignore_not_found = true;
     }
     let infos = selection.all_or_nothing(session).await?;
-    terminal::end_at_signals()?;
+    terminal::end_at_signals(&session.output)?;
     if infos.is_empty() && !matches!(wanted, Condition::Deleted) {
         return Err(Failure::message("no matching resources found"));
     }

@@ -43,7 +43,7 @@ async fn one(session: &Session, matches: &Matches, info: &Info) -> Result<()> {
         return Ok(());
     }
     let mut last = text;
-    terminal::end_at_signals()?;
+    terminal::end_at_signals(&session.output)?;
     let mut pause = WatchPause::new(&session.env);
     loop {
         let mut lines = info.watch(session).await?;

@@ -54,8 +54,9 @@ async fn scale(session: &Session, matches: &Matches) -> Result<()> {
     let mut operation = Operation::of(session, matches)?;
     let mut selection = Selection::of(session, matches)?;
     selection.latest = true;
-    let infos = selection.all_or_nothing(session).await?;
-    if infos.is_empty() {
+    // What can't be read keeps no other object from it; what can't be scaled ends it.
+    let (infos, failures) = selection.select(session).await?;
+    if infos.is_empty() && failures.is_empty() {
         return Err(Failure::message("no objects passed to scale"));
     }
     if infos.len() > 1 && matches.opt("resource-version").is_some() {
@@ -65,7 +66,7 @@ async fn scale(session: &Session, matches: &Matches) -> Result<()> {
         one(session, matches, operation.dry_run, &info, replicas).await?;
         operation.print(session, &info, &info.object, "scaled")?;
     }
-    Ok(())
+    Failure::aggregate(failures)
 }
 
 async fn one(session: &Session, matches: &Matches, dry_run: DryRun, info: &Info, replicas: i64) -> Result<()> {

@@ -118,7 +118,7 @@ async fn logs(session: &Session, matches: &Matches) -> Result<()> {
         (false, false) => 10,
         _ => matches.int("tail"),
     };
-    terminal::end_at_signals()?;
+    terminal::end_at_signals(&session.output)?;
     let stream = |source| stream(session, matches, &namespace, source, tail);
     if follow && sources.len() > 1 {
         let mut all: FuturesUnordered<_> = sources.into_iter().map(stream).collect();
