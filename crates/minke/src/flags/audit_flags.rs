@@ -199,6 +199,32 @@ mod tests {
             format!("{:?} {:?} {enabled} {}", webhook.config_file, webhook.initial_backoff, webhook.batch.throttle)
         };
         check(webhook, &show, "Some(\"k\") 2s true false");
+        // Each of the rest, with a value of its own.
+        type Show = fn(&Audit) -> (BatchOptions, TruncateOptions);
+        let backends: [(&str, Show); 2] = [
+            ("log", |o| (o.log.batch.clone(), o.log.truncate.clone())),
+            ("webhook", |o| (o.webhook.batch.clone(), o.webhook.truncate.clone())),
+        ];
+        for (backend, batch) in backends {
+            let line = format!(
+                "--audit-{backend}-mode=batch --audit-{backend}-batch-buffer-size=11 --audit-{backend}-batch-max-size=7 \
+                 --audit-{backend}-batch-max-wait=3s --audit-{backend}-batch-throttle-enable=true \
+                 --audit-{backend}-batch-throttle-qps=1.5 --audit-{backend}-batch-throttle-burst=9 \
+                 --audit-{backend}-truncate-enabled --audit-{backend}-truncate-max-batch-size=2000 \
+                 --audit-{backend}-truncate-max-event-size=1000"
+            );
+            let show = |o: Audit| {
+                let (b, t) = batch(&o);
+                let throttle = format!("{} {} {}", b.throttle, b.throttle_qps, b.throttle_burst);
+                let truncate = format!("{} {} {}", t.enabled, t.max_batch_bytes, t.max_event_bytes);
+                format!("{} {} {} {:?} {throttle} {truncate}", b.mode, b.buffer_size, b.max_size, b.max_wait)
+            };
+            check(&line, &show, "batch 11 7 3s true 1.5 9 true 2000 1000");
+        }
+        let show = |o: Audit| format!("{} {} {:?}", o.log.version, o.webhook.version, o.webhook.initial_backoff);
+        let versions = "--audit-log-version=audit.k8s.io/v1 --audit-webhook-version=audit.k8s.io/v1 \
+                        --audit-webhook-initial-backoff=1s";
+        check(versions, &show, "audit.k8s.io/v1 audit.k8s.io/v1 1s");
         let wrong = "--audit-log-path=- --audit-log-format=xml";
         check(wrong, &show, "invalid audit log format xml, allowed formats are \"legacy,json\"");
     }

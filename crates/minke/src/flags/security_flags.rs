@@ -309,6 +309,19 @@ mod tests {
             "k 90s 30s",
         );
         check(
+            "--authentication-token-webhook-config-file=k --authentication-token-webhook-cache-ttl=5s",
+            |c| webhook(&c.authentication.webhook).unwrap_or_default(),
+            "k 5s 5s",
+        );
+        check(
+            "--authorization-mode=Webhook --authorization-webhook-config-file=k \
+             --authorization-webhook-cache-unauthorized-ttl=7s",
+            |c| webhook(&c.authorization.webhook).unwrap_or_default(),
+            "k 300s 7s",
+        );
+        let settings = |c: &config::Config| format!("{:?}", c.admission_control_config_file);
+        check("--admission-control-config-file=/a", settings, "Some(\"/a\")");
+        check(
             "--authorization-mode=ABAC --authorization-policy-file=p",
             |c| format!("{:?}", c.authorization.policy_file),
             "Some(\"p\")",
@@ -324,6 +337,11 @@ mod tests {
             &format!("--requestheader-client-ca-file={ca} --requestheader-allowed-names=a,b"),
             proxy,
             r#"["a", "b"] ["X-Remote-User"] ["X-Remote-Extra-"]"#,
+        );
+        check(
+            &format!("--requestheader-client-ca-file={ca} --requestheader-uid-headers=X-Uid,X-Other-Uid"),
+            |c| format!("{:?}", c.authentication.request_header.as_ref().map(|r| &r.uid_headers)),
+            r#"Some(["X-Uid", "X-Other-Uid"])"#,
         );
         let plugins =
             |c: &config::Config| format!("{:?} {:?}", c.enable_admission_plugins, c.disable_admission_plugins);
@@ -410,6 +428,14 @@ mod tests {
             ),
             oidc,
             r#"https://i ["c"] email Some("") "g" Some("p:") ["a=b"] ["ES256", "RS256"]"#,
+        );
+        check(
+            &format!("{usual} --oidc-ca-file={ca}"),
+            |c| match &c.authentication.oidc {
+                Some(config::Oidc::Flags { authenticator, .. }) => authenticator.issuer.certificate_authority.clone(),
+                other => format!("{}", other.is_some()),
+            },
+            &authority,
         );
         check(
             &format!("{usual} --oidc-username-prefix=-"),

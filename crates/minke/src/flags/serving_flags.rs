@@ -219,6 +219,60 @@ mod tests {
     use super::*;
     use crate::certificates::pki::{Leaf, Pki};
 
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        serving: ServingFlags,
+    }
+
+    #[tokio::test]
+    async fn flags_become_a_configuration() {
+        use clap::Parser;
+        let directory = tempfile::tempdir().unwrap();
+        let (env, shutdown) = (Env::real(), CancellationToken::new());
+        let pki = Pki::open(directory.path(), env.clone()).unwrap();
+        pki.leaf(&Leaf { name: "client".into(), common_name: "client".into(), ..Leaf::default() }).unwrap();
+        let file = |name: &str| directory.path().join(name).display().to_string();
+        let apply = |line: &str| {
+            let words = std::iter::once("minke").chain(line.split_whitespace());
+            let mut config = config::Config::in_process(String::new());
+            Line::try_parse_from(words)?.serving.apply(&mut config, &env, &shutdown)?;
+            anyhow::Ok(config)
+        };
+        let check = |line: &str, show: fn(&config::Config) -> String, expected: &str| {
+            let shown = apply(line).map_or_else(|error| format!("{error:#}"), |config| show(&config));
+            assert!(shown.starts_with(expected), "{line}: {shown}");
+        };
+        let times = |c: &config::Config| format!("{:?} {:?}", c.limits.event_ttl, c.limits.shutdown_delay);
+        check("", times, "3600s 0ns");
+        check("--event-ttl=2h --shutdown-delay-duration=5s", times, "7200s 5s");
+        check("--event-ttl=0s", times, "--event-ttl must be greater than zero");
+        let addresses = |c: &config::Config| c.kubelet_preferred_address_types.join(" ");
+        check("--kubelet-preferred-address-types=Hostname,InternalIP", addresses, "Hostname InternalIP");
+        check(
+            "--kubelet-preferred-address-types=Street",
+            addresses,
+            "--kubelet-preferred-address-types: \"Street\" is not",
+        );
+        let tls = |c: &config::Config| format!("{:?} {}", c.tls.cipher_suites, c.tls.tls_13_only);
+        check("", tls, "[] false");
+        let suites = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+        check(suites, tls, "[\"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256\"] false");
+        check("--tls-min-version=VersionTLS13", tls, "[] true");
+        let shown = |c: &config::Config| {
+            let client = c.kubelet_client.as_ref();
+            format!("{:?}", client.map(|c| (c.ca_pem.len(), !c.certificate.current().certificate_pem.is_empty())))
+        };
+        let pair =
+            format!("--kubelet-client-certificate={} --kubelet-client-key={}", file("client.crt"), file("client.key"));
+        check(&pair, shown, "Some((0, true))");
+        let length = fs::read(directory.path().join("ca.crt")).unwrap().len();
+        let authority = format!("{pair} --kubelet-certificate-authority={}", file("ca.crt"));
+        check(&authority, shown, &format!("Some(({length}, true))"));
+        check("--kubelet-certificate-authority=/none", shown, "failed to read /none");
+        check(&pair.replace("client.key", "ca.crt"), shown, "--kubelet-client-certificate: ");
+    }
+
     #[tokio::test]
     async fn each_name_has_its_certificate() {
         let directory = tempfile::tempdir().unwrap();

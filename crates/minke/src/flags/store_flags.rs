@@ -223,6 +223,27 @@ mod tests {
     }
 
     #[test]
+    fn the_form_of_what_is_stored_can_be_chosen() {
+        let check = |line: &str, expected: Result<Option<StorageMediaType>, &str>| {
+            let found = parse(line).map(|flags| {
+                let mut config = Config::in_process(String::new());
+                flags.apply(&mut config).unwrap();
+                config.storage_media_type
+            });
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{line}"),
+                (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{line}: {error}"),
+                (found, expected) => panic!("{line}: {found:?}, expected {expected:?}"),
+            }
+        };
+        check("", Ok(None));
+        check("--storage-media-type=application/json", Ok(Some(StorageMediaType::Json)));
+        let protobuf = "--storage-media-type=application/vnd.kubernetes.protobuf";
+        check(protobuf, Ok(Some(StorageMediaType::Protobuf)));
+        check("--storage-media-type=application/yaml", Err("application/yaml"));
+    }
+
+    #[test]
     fn etcd_flags_have_upstreams_names() {
         let check = |line: &str, expected: Result<(&str, &str), &str>| {
             let found = parse(line).and_then(|flags| flags.place());

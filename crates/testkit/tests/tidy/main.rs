@@ -8,6 +8,7 @@ mod api_is_pure;
 mod dependencies;
 mod file_headers;
 mod file_length;
+mod flags_have_tests;
 mod folder_width;
 mod invariants;
 mod kinds_in_one_table;

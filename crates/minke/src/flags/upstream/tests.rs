@@ -172,6 +172,46 @@ fn kubeadms_command_lines_are_taken() {
     assert!(matches!(parse(kubelet).command, Command::Kubelet(_)));
 }
 
+/// Each flag that does nothing of its own takes what its row says, and no more.
+#[test]
+fn each_flag_that_does_not_act_takes_what_its_row_says() {
+    fn others<C: Component>(name: &'static str, value: &str) -> Result<()> {
+        OtherFlags::<C>([(name, value.to_string())].into(), PhantomData).check()
+    }
+    fn check<C: Component>() {
+        for (name, form, meaning) in rows::<C>() {
+            let other = match form {
+                Form::Flag => None,
+                Form::Number | Form::Float => Some("4711"),
+                Form::Duration => Some("4711h"),
+                Form::Text | Form::List | Form::Array => Some("something-else"),
+                Form::Map | Form::Gates => Some("something=else"),
+            };
+            match meaning {
+                Meaning::Acts => {}
+                Meaning::Idle(_) => {
+                    for value in other.into_iter().chain(["true"].into_iter().filter(|_| other.is_none())) {
+                        others::<C>(name, value).unwrap_or_else(|error| panic!("--{name}={value}: {error}"));
+                    }
+                }
+                Meaning::Only(possible, reason) => {
+                    for value in *possible {
+                        others::<C>(name, value).unwrap_or_else(|error| panic!("--{name}={value}: {error}"));
+                    }
+                    let flipped = if possible.contains(&"true") { "false" } else { "true" };
+                    let value = other.unwrap_or(flipped);
+                    let error = others::<C>(name, value).expect_err(name).to_string();
+                    assert_eq!(error, format!("--{name}={value} is not supported: {reason}"));
+                }
+            }
+        }
+    }
+    check::<Apiserver>();
+    check::<ControllerManager>();
+    check::<Scheduler>();
+    check::<Proxy>();
+}
+
 #[test]
 fn what_is_not_done_here_is_refused_with_a_reason() {
     let check = |flag: &str, expected: &str| {
