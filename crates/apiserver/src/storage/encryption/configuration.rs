@@ -349,7 +349,7 @@ impl KmsFile {
                 errors.invalid(&path.child("apiVersion"), other, detail);
             }
         }
-        if let Some(size) = self.cachesize {
+        if let Some(size) = self.cachesize.filter(|_| self.api_version == "v2") {
             errors.invalid(&path.child("cachesize"), size, "cachesize is not supported in v2");
         }
         let timeout = match self.timeout.as_str() {
@@ -447,6 +447,8 @@ mod tests {
         check(&kms("apiVersion: v2, endpoint: 'http://k'"), "unsupported scheme \"http\"");
         check(&kms("apiVersion: v2, endpoint: 'unix:///k', timeout: 0s"), "timeout should be a positive value");
         check(&kms("apiVersion: v2, endpoint: 'unix:///k', cachesize: 1"), "cachesize is not supported in v2");
+        let former = parse(&kms("apiVersion: v1, endpoint: 'unix:///k', cachesize: 1")).unwrap_err();
+        assert!(former.contains("KMSv1 is deprecated") && !former.contains("cachesize"), "{former}");
         let twice = "{kms: {name: k, apiVersion: v2, endpoint: 'unix:///k'}}";
         check(&whole("[secrets]", &format!("[{twice}, {twice}]")), "duplicate KMS provider name k");
     }
