@@ -361,7 +361,7 @@ mod tests {
             &two,
             &[
                 "-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-",
-                "! -s 10.244.0.0/16 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ",
+                " ! -s 10.244.0.0/16 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ",
                 "-m statistic --mode random --probability 0.5000000000 -j KUBE-SEP-",
                 "-j DNAT --to-destination 10.244.1.2:8080",
                 "-s 10.244.0.2/32 -j KUBE-MARK-MASQ",
