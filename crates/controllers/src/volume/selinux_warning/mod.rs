@@ -76,20 +76,26 @@ pub fn make(setup: &mut Setup) -> Arc<dyn Controller> {
             }
         }
     });
+    let conflicts: Arc<Mutex<Conflicts>> = Arc::default();
     setup.on(&drivers, {
-        let volumes = volumes.clone();
+        let (volumes, pods, conflicts) = (volumes.clone(), pods.clone(), conflicts.clone());
         move |change, queue| {
             let mounts = |driver: &Option<Arc<CSIDriver>>| driver.as_ref().and_then(|d| d.spec.se_linux_mount);
             if mounts(&change.old).unwrap_or(false) == mounts(&change.new).unwrap_or(false) {
                 return;
             }
             let of_driver = volumes.list().into_iter().filter(|volume| driver_of(volume) == Some(change.key.as_str()));
-            of_driver.filter_map(|volume| claim_key(&volume)).for_each(|claim| users(&claim, queue));
+            let claims: Vec<String> = of_driver.filter_map(|volume| claim_key(&volume)).collect();
+            // What all of them wanted before is no conflict with what the first of them wants now.
+            for pod in claims.iter().flat_map(|claim| pods.by_index(USERS, claim)) {
+                conflicts.lock().remove_pod(&(pod.namespace().into(), pod.name().into()));
+            }
+            claims.iter().for_each(|claim| users(claim, queue));
         }
     });
     let recorder = setup.context.recorder("selinux_warning");
     let context = setup.context.clone();
-    Arc::new(SelinuxWarning { context, pods, claims, volumes, drivers, recorder, conflicts: Mutex::default() })
+    Arc::new(SelinuxWarning { context, pods, claims, volumes, drivers, recorder, conflicts })
 }
 
 /// The claim that a volume is bound to for good.
@@ -109,7 +115,7 @@ struct SelinuxWarning {
     volumes: Informer<PersistentVolume>,
     drivers: Informer<CSIDriver>,
     recorder: EventRecorder,
-    conflicts: Mutex<Conflicts>,
+    conflicts: Arc<Mutex<Conflicts>>,
 }
 
 /// What several pods may share.
