@@ -43,7 +43,7 @@ const CHAINS: &[(&str, &str)] = &[
     ("Secret", "metadata immutable, stringData type"),
     ("SecurityContext", "seLinuxOptions windowsOptions, runAsUser runAsGroup"),
     ("ServicePort", "protocol appProtocol"),
-    ("ServiceSpec", "clusterIP clusterIPs, topologyKeys ipFamily, ipFamilies ipFamilyPolicy"),
+    ("ServiceSpec", "clusterIP clusterIPs, ipFamilies ipFamilyPolicy"),
     ("SubjectAccessReviewStatus", "allowed denied"),
     ("TokenRequestSpec", "expirationSeconds boundObjectRef"),
     ("TokenReviewStatus", "audiences error"),
