@@ -62,6 +62,9 @@ async fn rules_of_v1_hold_for_all() {
         "used": { "gpu.deviceclass.resource.k8s.io/devices": "0" } } });
     s.post("/api/v1/namespaces/default/resourcequotas", quota.clone()).await.expect(201);
     s.put("/api/v1/namespaces/default/resourcequotas/q/status", quota).await.expect(200);
+    // Admission goes by the cache, which a list waits for.
+    let quotas = s.get("/api/v1/namespaces/default/resourcequotas").await.expect(200);
+    assert_eq!(quotas["items"][0]["status"]["hard"], hard);
     let check = async |name: &str, more: Value, code: u16, expected: &str| {
         let mut request = json!({ "name": "r", "deviceClassName": "gpu" });
         more.as_object().unwrap().iter().for_each(|(field, value)| request[field] = value.clone());
