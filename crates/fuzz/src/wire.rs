@@ -32,7 +32,8 @@ pub fn cni(bytes: &[u8]) {
     }
     let mut words = text.split('\n').map(str::to_string);
     let mut word = || words.next().unwrap_or_default();
-    let request = Request { command: word(), container_id: word(), netns: word(), ifname: word(), args: word() };
+    let (command, container_id, netns, ifname, args) = (word(), word(), word(), word(), word());
+    let request = Request { command, container_id, netns, ifname, args, called_as: word() };
     if request.validate().is_ok() {
         assert!(!request.container_id.contains('/') && !request.ifname.contains('/'));
     }
