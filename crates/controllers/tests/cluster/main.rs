@@ -2,6 +2,7 @@
 //! One pretend node runs every pod; `counting` watches what the controllers write.
 //! Every test ends quiet: once converged, the controllers write nothing any more.
 
+mod admission;
 mod autoscaling;
 mod bad_input;
 mod bootstrap;
@@ -18,12 +19,10 @@ mod identities;
 mod jobs;
 mod namespaces;
 mod node;
-mod policies;
 mod quotas;
 mod rollouts;
 mod sets;
 mod storage;
-mod webhook;
 mod workloads;
 
 use std::{sync::Arc, time::Duration};

@@ -7,7 +7,7 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
-use super::{Cluster, config};
+use crate::{Cluster, config};
 
 fn policy(name: &str, group: &str, resource: &str, validations: &Value) -> Value {
     json!({ "metadata": { "name": name }, "spec": {

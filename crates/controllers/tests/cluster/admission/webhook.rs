@@ -28,7 +28,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 use serde_json::{Value, json};
 
-use super::{Cluster, config, deployment};
+use crate::{Cluster, config, deployment};
 
 /// Longer than any machine needs; what is waited for comes much sooner.
 const PATIENCE: Duration = Duration::from_secs(120);
