@@ -163,10 +163,12 @@ impl Checker {
                     None => self.problem(at, format!("undefined field '{name}'")),
                 }
             }
-            Type::Record(_, fields) => match fields.iter().find(|(known, _)| known == name || is_escaped(known, name)) {
-                Some((_, kind)) => kind.clone(),
-                None => self.problem(at, format!("undefined field '{name}'")),
-            },
+            Type::Record(_, fields) => {
+                match fields.iter().find(|(known, _)| known == name || is_escaped(known, name)) {
+                    Some((_, kind)) => kind.clone(),
+                    None => self.problem(at, format!("undefined field '{name}'")),
+                }
+            }
             other => self.problem(at, format!("type '{other}' does not support field selection")),
         }
     }

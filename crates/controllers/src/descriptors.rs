@@ -13,8 +13,8 @@ use crate::{
     endpoints, garbage_collector, horizontal_pod_autoscaler, job, load_balancer, namespace, node, replica_set,
     resource_claim, resource_quota,
     runner::{Controller, Setup},
-    service_account, service_cidr, stateful_set, storage_version, validating_admission_policy,
-    vertical_pod_autoscaler, volume,
+    service_account, service_cidr, stateful_set, storage_version, validating_admission_policy, vertical_pod_autoscaler,
+    volume,
 };
 
 pub struct ControllerDescriptor {

@@ -131,8 +131,10 @@ async fn what_public_manifests_hold_is_taken() {
         } } }),
     );
     let path = s.define(&claims).await;
-    let set = |namespace: &str| json!({ "apiVersion": "sets.example.com/v1", "kind": "Set",
-        "metadata": { "generateName": "s-" }, "templates": [{ "namespace": namespace }] });
+    let set = |namespace: &str| {
+        json!({ "apiVersion": "sets.example.com/v1", "kind": "Set",
+        "metadata": { "generateName": "s-" }, "templates": [{ "namespace": namespace }] })
+    };
     s.post(&path, set("")).await.expect(201);
     s.post(&path, set("x")).await.refused(422, "Invalid", "failed rule");
     // Of the examples of dynamic resource allocation: to compare quantities costs one.

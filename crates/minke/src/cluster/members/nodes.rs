@@ -67,7 +67,10 @@ fn arguments(instance: &Instance, node: &Instance, servers: &str, flags: &flags:
     }
     flag("cni", flags.node.cni.name().to_string());
     // A network of ours has a configuration per node; one of somebody else's is the machine's.
-    let directories = [("cni-conf-dir", &flags.node.cni_directories.cni_conf_dir), ("cni-bin-dir", &flags.node.cni_directories.cni_bin_dir)];
+    let directories = [
+        ("cni-conf-dir", &flags.node.cni_directories.cni_conf_dir),
+        ("cni-bin-dir", &flags.node.cni_directories.cni_bin_dir),
+    ];
     for (name, directory) in directories.into_iter().filter(|_| flags.node.cni == flags::Choice::None) {
         if let Some(directory) = directory {
             flag(name, path(directory));
