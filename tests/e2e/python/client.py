@@ -92,5 +92,7 @@ apps.create_namespaced_deployment(namespace, client.V1Deployment(
             metadata=client.V1ObjectMeta(labels=labels),
             spec=client.V1PodSpec(containers=[client.V1Container(name="c", image=image)])))))
 scale = apps.patch_namespaced_deployment_scale("scaled", namespace, {"spec": {"replicas": 0}})
-assert scale.spec.replicas == 0
+# A zero is left out of a Scale, as upstream leaves it out.
+assert scale.spec.replicas is None and scale.status.replicas == 0
+assert apps.read_namespaced_deployment("scaled", namespace).spec.replicas == 0
 print("python client: ok")
