@@ -61,7 +61,7 @@ pub fn from_v1beta1(kind: &str, object: &mut Value) {
     each_claim_spec(kind, object, |request| {
         let Some(request) = request.as_object_mut() else { return };
         let own = |name: &&str| request.get(*name).is_some_and(|value| !is_zero(value));
-        let is_exact = EXACTLY.iter().any(|name| own(name));
+        let is_exact = EXACTLY.iter().any(own);
         let exactly: Map<String, Value> =
             EXACTLY.iter().filter_map(|name| Some((name.to_string(), request.remove(*name)?))).collect();
         if is_exact {
