@@ -143,6 +143,12 @@ impl ApiServer {
 
     /// What can't be decrypted is no part of the cache: all is loaded again once it can.
     fn load_what_was_unreadable(&self) {
+        let encrypted = Arc::downgrade(&self.cluster.encrypted);
+        self.cluster.cache.on_load(move || {
+            if let Some(encrypted) = encrypted.upgrade() {
+                encrypted.loaded();
+            }
+        });
         let cache = Arc::downgrade(&self.cluster.cache);
         self.cluster.encrypted.on_recovery(move || {
             if let Some(cache) = cache.upgrade() {

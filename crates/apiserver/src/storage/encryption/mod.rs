@@ -12,7 +12,7 @@ pub mod kms_protocol;
 mod transformers;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     ops::Bound,
     sync::{
         Arc,
@@ -49,6 +49,8 @@ const RETRIES_MAX: usize = 64;
 #[derive(Default)]
 struct Unreadable {
     keys: RwLock<BTreeMap<String, String>>,
+    /// Those of them that a range could read since: the watch cache is about to have them.
+    recovered: Mutex<BTreeSet<String>>,
     count: AtomicUsize,
     noted: Notify,
 }
@@ -65,8 +67,22 @@ impl Unreadable {
         }
         self.count.store(keys.len(), Ordering::Release);
         if why.is_some() {
+            self.recovered.lock().remove(key);
             self.noted.notify_one();
         }
+    }
+
+    /// A range could read the value. Its key stays noted until `loaded`, or a list would leave the object out meanwhile.
+    fn recover(&self, key: &str) {
+        if self.why(key).is_some() {
+            self.recovered.lock().insert(key.to_string());
+        }
+    }
+
+    /// Whoever reads ranges has taken over what they held.
+    fn loaded(&self) {
+        let recovered = std::mem::take(&mut *self.recovered.lock());
+        recovered.iter().for_each(|key| self.note(key, None));
     }
 
     /// Some of them, the first that come after `last`, and from the beginning again.
@@ -162,6 +178,11 @@ impl EncryptedStore {
             None => Ok(()),
             Some((key, why)) => Err(ApiError::internal(failed(&key, &why).to_string())),
         }
+    }
+
+    /// The watch cache holds what was read for it: keys whose values could be read are no longer refused.
+    pub fn loaded(&self) {
+        self.unreadable.loaded();
     }
 
     /// Calls `then` when a value can be read that could not be before, since its key is back, or its key service. For as
@@ -268,7 +289,6 @@ impl StoreLayer for EncryptedStore {
 
     /// A record that can't be decrypted stays as it is, which nobody takes for an object; its key is noted.
     async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
-        let newest = range.revision.is_none_or(|revision| revision == 0);
         let mut found = self.inner.range(range).await?;
         let transformers = self.transformers.current();
         for record in &mut found.records {
@@ -276,9 +296,7 @@ impl StoreLayer for EncryptedStore {
             match open(&transformers, &record.key, &stored_key, record.value.clone()).await {
                 Ok(json) => {
                     record.value = json;
-                    if newest {
-                        self.unreadable.note(&record.key, None);
-                    }
+                    self.unreadable.recover(&record.key);
                 }
                 Err(why) => {
                     tracing::error!(key = record.key, why, "unable to read a value");
@@ -435,5 +453,27 @@ impl WrittenObjects {
         known.by_key.remove(key);
         known.bytes = known.bytes.saturating_sub(json.len());
         Some(json)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Unreadable;
+
+    #[test]
+    fn what_could_be_read_is_refused_until_the_cache_has_it() {
+        let unreadable = Unreadable::default();
+        for key in ["/registry/secrets/default/a", "/registry/secrets/default/b"] {
+            unreadable.note(key, Some("no key"));
+            unreadable.recover(key);
+        }
+        assert!(unreadable.first_below("/registry/secrets/").is_some(), "the cache does not have them yet");
+        unreadable.note("/registry/secrets/default/b", Some("a new value, no key"));
+        unreadable.loaded();
+        assert_eq!(unreadable.why("/registry/secrets/default/a"), None);
+        assert_eq!(unreadable.why("/registry/secrets/default/b").as_deref(), Some("a new value, no key"));
+        unreadable.recover("/registry/secrets/default/c");
+        unreadable.note("/registry/secrets/default/b", None);
+        assert_eq!(unreadable.first_below("/registry/"), None);
     }
 }

@@ -17,7 +17,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -74,6 +74,7 @@ pub struct WatchCache {
     store: Arc<dyn Store>,
     /// Values that were skipped can be read now.
     reload: Arc<Notify>,
+    on_load: OnceLock<Box<dyn Fn() + Send + Sync>>,
     limits: Limits,
     env: Env,
 }
@@ -86,6 +87,7 @@ impl WatchCache {
             applied: watch::Sender::new(0),
             store,
             reload: Arc::default(),
+            on_load: OnceLock::new(),
             limits,
             env: env.clone(),
         });
@@ -121,6 +123,11 @@ impl WatchCache {
     /// Has everything loaded from the store once more.
     pub fn reload(&self) {
         self.reload.notify_one();
+    }
+
+    /// Calls `then` whenever all was loaded anew and can be seen.
+    pub fn on_load(&self, then: impl Fn() + Send + Sync + 'static) {
+        let _: Result<(), _> = self.on_load.set(Box::new(then));
     }
 
     /// The revision up to which every change is in the cache.
@@ -181,6 +188,9 @@ impl WatchCache {
                 Some(last) if page.remaining > 0 => start = format!("{}\0", last.key),
                 _ => {
                     self.replace(fresh, at);
+                    if let Some(then) = self.on_load.get() {
+                        then();
+                    }
                     return Ok(at);
                 }
             }
