@@ -24,6 +24,8 @@ const SWITCHES: [&str; 7] = [
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const TOKENS: &str = "/api/v1/namespaces/default/serviceaccounts/default/token";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 async fn start(on: bool) -> Server {
@@ -39,13 +41,25 @@ async fn start(on: bool) -> Server {
 }
 
 /// Lets users do what the rule says.
-async fn allow(s: &Server, name: &str, rule: Value, users: &[&str]) {
+async fn allow(s: &Server, name: &str, (resource, verb): (&str, &str), users: &[&str]) {
+    let rule = json!({ "apiGroups": [""], "resources": [resource], "verbs": [verb] });
     let role = json!({ "metadata": { "name": name }, "rules": [rule] });
     s.post(&format!("{RBAC}/clusterroles"), role).await.expect(201);
     let subject = |user: &&str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user });
     let binding = json!({ "metadata": { "name": name }, "subjects": Vec::from_iter(users.iter().map(subject)),
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name } });
     s.post(&format!("{RBAC}/clusterrolebindings"), binding).await.expect(201);
+    // The authorizer hears of it a moment later.
+    let (resource, subresource) = resource.split_once('/').unwrap();
+    let may = json!({ "spec": { "user": users[0], "resourceAttributes": {
+        "verb": verb, "resource": resource, "subresource": subresource, "namespace": "default",
+    } } });
+    let allowed = async {
+        while s.post(REVIEWS, may.clone()).await.expect(201)["status"]["allowed"] != json!(true) {
+            tokio::task::yield_now().await;
+        }
+    };
+    Env::real().timeout(PATIENCE, allowed).await.expect("the rule counts");
 }
 
 /// What each of `SWITCHES` changes, in a word or a code.
@@ -60,8 +74,7 @@ async fn seen(s: &Server) -> Vec<String> {
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
     let has_lease = s.get(leases).await.value["items"].as_array().is_some_and(|items| !items.is_empty());
 
-    let rule = json!({ "apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"] });
-    allow(s, "exec", rule, &["reader"]).await;
+    allow(s, "exec", ("pods/exec", "get"), &["reader"]).await;
     let exec = s.send("GET", &format!("{PODS}/none/exec"), &[("impersonate-user", "reader")], Vec::new()).await.code;
 
     let labels = json!({ "topology.kubernetes.io/zone": "z" });
@@ -72,8 +85,7 @@ async fn seen(s: &Server) -> Vec<String> {
     let bound = s.post(PODS, bound).await.expect(201);
     let zone = bound["metadata"]["labels"]["topology.kubernetes.io/zone"].as_str().unwrap_or("none").to_string();
 
-    let rule = json!({ "apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"] });
-    allow(s, "tokens", rule, &["system:node:n1"]).await;
+    allow(s, "tokens", ("serviceaccounts/token", "create"), &["system:node:n1"]).await;
     let reference = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": bound["metadata"]["uid"] });
     let request = json!({ "spec": { "audiences": ["elsewhere"], "boundObjectRef": reference } });
     let node = [

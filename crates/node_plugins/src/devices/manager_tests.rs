@@ -42,6 +42,7 @@ impl Node {
     async fn restart(self) -> Self {
         self.task.abort();
         // A process that has ended writes nothing any more.
+        until("the end of what serves its plugins", || Arc::strong_count(&self.manager) == 1).await;
         self.manager.write().await.unwrap();
         Self::start_in(self.root)
     }
@@ -141,8 +142,9 @@ async fn what_pods_have_outlives_restarts_of_either_side() {
     node.shows(2, 0).await;
     let serving = node.plug(&plugin).await;
     node.shows(2, 2).await;
-    let node = node.restart().await;
     serving.abort();
+    node.shows(2, 0).await;
+    let node = node.restart().await;
     node.shows(0, 0).await;
     let options = node.manager.run_container_options(&one, container(&one)).await.unwrap().unwrap();
     assert_eq!(options.devices[0].container_path, "/dev/a", "known before the plugin is back");
